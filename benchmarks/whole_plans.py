@@ -45,7 +45,7 @@ from shardwright.ir.errors import InfeasibleError, NoPlanError, ShardwrightError
 from shardwright.ir.units import bytes_text, gap_text, seconds_text
 from shardwright.planner.options import OPTION_NAMES
 from shardwright.proof.proof import prove
-from shardwright.tools.documents import compile_document
+from shardwright.tools.reports.documents import compile_document
 
 HERE = Path(__file__)
 TRAINED = {"optimizer": "adam", "precision": "bfloat16"}

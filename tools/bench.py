@@ -16,16 +16,16 @@ from shardwright.search.named_plan import NamedPlan
 from shardwright.solver.solution import relative_gap
 from shardwright.tools.bench_solver import add_solver_arguments, run_solver
 from shardwright.tools.console.arguments import HelpFormatter, UsageError, width
-from shardwright.tools.console.tables import print_table
-from shardwright.tools.documents import compile_document, no_plan_document, print_document
-from shardwright.tools.named_plans import named_rows
-from shardwright.tools.options import (
+from shardwright.tools.console.options import (
     add_compile_options,
     add_model,
     compile_model,
     memory_limit,
     with_options,
 )
+from shardwright.tools.console.tables import print_table
+from shardwright.tools.reports.documents import compile_document, no_plan_document, print_document
+from shardwright.tools.reports.named_plans import named_rows
 
 _Document = dict[str, Any]
 _FITS = {True: "yes", False: "no", None: "unknown"}

@@ -20,9 +20,9 @@ from shardwright.solver.solution import relative_gap
 from shardwright.solver.solve import solve
 from shardwright.solver.work import Budget, Clock
 from shardwright.tools.console.arguments import UsageError, add_number
+from shardwright.tools.console.progress import following_search
 from shardwright.tools.console.tables import print_table
-from shardwright.tools.documents import print_document
-from shardwright.tools.progress import following_search
+from shardwright.tools.reports.documents import print_document
 
 _SOLUTION = "the solution"
 

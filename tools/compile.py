@@ -24,15 +24,7 @@ from shardwright.tools.answers.trained import print_trained
 from shardwright.tools.answers.training import Asked, add_training
 from shardwright.tools.console.arguments import UsageError
 from shardwright.tools.console.endings import ExitCode
-from shardwright.tools.console.tables import print_line
-from shardwright.tools.documents import (
-    compile_document,
-    no_plan_document,
-    print_document,
-    timeline_of,
-)
-from shardwright.tools.fit.choice import add_robust, choose_robust
-from shardwright.tools.options import (
+from shardwright.tools.console.options import (
     HTML,
     add_compile_options,
     add_html,
@@ -45,8 +37,16 @@ from shardwright.tools.options import (
     memory_limit_of_plan,
     take_batch,
 )
+from shardwright.tools.console.tables import print_line
+from shardwright.tools.fit.choice import add_robust, choose_robust
 from shardwright.tools.plan_files import read_plan_file
-from shardwright.tools.report import FULL, SCREEN, VERBOSE, print_compilation
+from shardwright.tools.reports.documents import (
+    compile_document,
+    no_plan_document,
+    print_document,
+    timeline_of,
+)
+from shardwright.tools.reports.report import FULL, SCREEN, VERBOSE, print_compilation
 
 PAGE = "report.html"
 _TRACE = "the trace"

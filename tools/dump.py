@@ -15,12 +15,12 @@ from shardwright.operators.models.precision import MASTER
 from shardwright.passes.manager import pass_not_run
 from shardwright.planner.pipelines import pass_names
 from shardwright.tools.console.arguments import UsageError
-from shardwright.tools.console.tables import styled
-from shardwright.tools.options import (
+from shardwright.tools.console.options import (
     add_compile_options,
     compile_model,
     refuse_compile_options,
 )
+from shardwright.tools.console.tables import styled
 from shardwright.zoo import assumed_precision
 
 _STYLES = {"-": "red", "+": "green", "@": "cyan"}

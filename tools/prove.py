@@ -10,7 +10,7 @@ from shardwright.proof import Proof, prove
 from shardwright.tools.console.arguments import width
 from shardwright.tools.console.endings import ExitCode, say
 from shardwright.tools.console.tables import styled
-from shardwright.tools.documents import print_document, prove_document
+from shardwright.tools.reports.documents import print_document, prove_document
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -39,9 +39,9 @@ from shardwright.runtime.flat.rank_timeline import (
 )
 from shardwright.tools.console.arguments import UsageError, add_number, width
 from shardwright.tools.console.endings import ExitCode, say
+from shardwright.tools.console.progress import counting
 from shardwright.tools.console.tables import print_table, styled
-from shardwright.tools.documents import print_document, run_document
-from shardwright.tools.progress import counting
+from shardwright.tools.reports.documents import print_document, run_document
 
 _BAR = 40  # columns of the highest loss
 

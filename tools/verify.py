@@ -9,10 +9,10 @@ from shardwright.compiler.plans.plan import Plan
 from shardwright.ir.rounding import EQUAL
 from shardwright.ir.values import POSITIVE_INTEGER
 from shardwright.tools.console.arguments import add_number
+from shardwright.tools.console.progress import counting
 from shardwright.tools.console.tables import styled
-from shardwright.tools.documents import print_document, verify_document
-from shardwright.tools.progress import counting
 from shardwright.tools.prove import exit_code, print_proof, tell_of_edits
+from shardwright.tools.reports.documents import print_document, verify_document
 from shardwright.tools.run import add_backend, agreed_plan, communicator_of
 from shardwright.verification.rounding import Rounding
 from shardwright.verification.verdict import Verdict, judge

@@ -25,7 +25,7 @@ from documents import put_rows
 
 import shardwright
 from shardwright.ir.units import bytes_text, seconds_text
-from shardwright.tools.documents import compile_document, peak_memory_bytes
+from shardwright.tools.reports.documents import compile_document, peak_memory_bytes
 from shardwright.tracing import Definition
 from shardwright.zoo import from_torch, load
 

@@ -12,8 +12,8 @@ from shardwright.ir.errors import InfeasibleError, OptionError, PassError, Shard
 from shardwright.parallel import AutoParallel
 from shardwright.planner.options import OPTION_NAMES, OPTIONS, CompileOptions
 from shardwright.tools.console.arguments import Parser
+from shardwright.tools.console.options import add_compile_options
 from shardwright.tools.main import main
-from shardwright.tools.options import add_compile_options
 
 SLICES = "a number of slices for each dimension of each tensor"
 WRONG = [

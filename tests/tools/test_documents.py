@@ -5,7 +5,8 @@ import json
 import pytest
 
 from shardwright.ir.errors import InfeasibleError, NotFoundError
-from shardwright.tools import bench, options
+from shardwright.tools import bench
+from shardwright.tools.console import options
 from shardwright.tools.main import main
 
 MLP = "mlp:batch=4,hidden=8"

@@ -8,7 +8,7 @@ from shardwright.ir.errors import ModelError
 from shardwright.ir.optional import optional
 from shardwright.ir.values import NOT_NEGATIVE
 from shardwright.tools.console.arguments import add_number
-from shardwright.tools.documents import print_document
+from shardwright.tools.reports.documents import print_document
 
 _WHAT = {
     "loss": "the loss",

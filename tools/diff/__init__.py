@@ -7,13 +7,13 @@ from pathlib import Path
 from shardwright.api import read_plan
 from shardwright.compiler.page.page import check_page, write_text
 from shardwright.ir.values import NOT_NEGATIVE, wrong_value
+from shardwright.tools.console.options import HTML, add_verbose
 from shardwright.tools.console.tables import print_line
 from shardwright.tools.diff.diff_document import diff_document
 from shardwright.tools.diff.diff_report import print_diff
 from shardwright.tools.diff.page import diff_page
 from shardwright.tools.diff.sides import Side
-from shardwright.tools.documents import print_document
-from shardwright.tools.options import HTML, add_verbose
+from shardwright.tools.reports.documents import print_document
 
 PAGE = "diff.html"
 _FLAG = "--max-slower"

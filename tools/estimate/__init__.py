@@ -17,12 +17,7 @@ from shardwright.search.named_plan import NamedPlan
 from shardwright.tools.answers.told import Told
 from shardwright.tools.answers.training import Asked, add_training
 from shardwright.tools.compile import default_directory
-from shardwright.tools.console.tables import print_line
-from shardwright.tools.documents import print_document, timeline_of
-from shardwright.tools.estimate.estimate_document import Estimated
-from shardwright.tools.estimate.estimate_report import print_estimate
-from shardwright.tools.named_plans import compile_named
-from shardwright.tools.options import (
+from shardwright.tools.console.options import (
     HTML,
     add_compile_options,
     add_html,
@@ -33,8 +28,13 @@ from shardwright.tools.options import (
     memory_limit_of_plan,
     take_batch,
 )
+from shardwright.tools.console.tables import print_line
+from shardwright.tools.estimate.estimate_document import Estimated
+from shardwright.tools.estimate.estimate_report import print_estimate
 from shardwright.tools.plan_files import read_plan_file
 from shardwright.tools.plan_files.choices import estimate_layouts, is_layouts
+from shardwright.tools.reports.documents import print_document, timeline_of
+from shardwright.tools.reports.named_plans import compile_named
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

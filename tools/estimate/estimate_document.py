@@ -17,9 +17,9 @@ from shardwright.cost_model.pipelines.step import MemoryLimit
 from shardwright.cost_model.timeline import with_window
 from shardwright.tools.answers.kept import Kept
 from shardwright.tools.answers.told import interval_of, out_of_range
-from shardwright.tools.documents import compile_document, timeline_of
 from shardwright.tools.estimate.doubts import doubts
 from shardwright.tools.estimate.exposed import Exposed, exposed
+from shardwright.tools.reports.documents import compile_document, timeline_of
 
 # Keys of `compile` about the step of the program, which is not that of a software.
 _OF_PROGRAM = ("objective", "objective_is", "lower_bound", "lower_bound_covers", "gap")

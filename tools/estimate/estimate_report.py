@@ -8,11 +8,16 @@ from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.tools.answers.experts import experts_text
 from shardwright.tools.answers.headline import print_sentences
 from shardwright.tools.answers.kept import NOT_COUNTED
-from shardwright.tools.clusters import attained_text, figures_line
 from shardwright.tools.console.tables import print_line, print_table
 from shardwright.tools.estimate.estimate_document import Estimated, folded_layers, tagged
 from shardwright.tools.estimate.exposed import parts_of_step
-from shardwright.tools.report import groups_text, memory_of_groups, stages_text, training_text
+from shardwright.tools.reports.origins import attained_text, figures_line
+from shardwright.tools.reports.report import (
+    groups_text,
+    memory_of_groups,
+    stages_text,
+    training_text,
+)
 
 _TOLD = 1024  # bytes of a row of layers: the number of the step is not told
 

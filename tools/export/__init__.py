@@ -5,7 +5,7 @@ from pathlib import Path
 
 from shardwright.api import read_plan
 from shardwright.exports.table import EXPORTS, check_new, export, write_export
-from shardwright.tools.documents import print_document
+from shardwright.tools.reports.documents import print_document
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,15 +10,7 @@ from shardwright.ir.units import bytes_text
 from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, number_in
 from shardwright.tools.answers.training import Asked, add_training
 from shardwright.tools.console.arguments import add_number
-from shardwright.tools.console.tables import print_line
-from shardwright.tools.documents import print_document
-from shardwright.tools.fit.answers import Answers, on_several
-from shardwright.tools.fit.choice import add_robust, stated_errors
-from shardwright.tools.fit.explorer import write_explorer
-from shardwright.tools.fit.fit_document import answers_document, on_devices_document
-from shardwright.tools.fit.fit_report import first_sentences, print_answers
-from shardwright.tools.fit.subject import Subject
-from shardwright.tools.options import (
+from shardwright.tools.console.options import (
     add_cluster,
     add_memory,
     add_model,
@@ -28,7 +20,15 @@ from shardwright.tools.options import (
     add_verbose,
     take_batch,
 )
+from shardwright.tools.console.tables import print_line
+from shardwright.tools.fit.answers import Answers, on_several
+from shardwright.tools.fit.choice import add_robust, stated_errors
+from shardwright.tools.fit.explorer import write_explorer
+from shardwright.tools.fit.fit_document import answers_document, on_devices_document
+from shardwright.tools.fit.fit_report import first_sentences, print_answers
+from shardwright.tools.fit.subject import Subject
 from shardwright.tools.plan_files import read_types
+from shardwright.tools.reports.documents import print_document
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -42,8 +42,8 @@ from shardwright.search.named_plan import NamedPlan
 from shardwright.tools.answers.kept import Kept
 from shardwright.tools.answers.told import Told, is_dense
 from shardwright.tools.answers.training import Asked
-from shardwright.tools.documents import timeline_of
 from shardwright.tools.fit.subject import Subject
+from shardwright.tools.reports.documents import timeline_of
 
 FRONT = 8
 """Plans of the table of step against memory."""

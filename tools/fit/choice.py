@@ -8,10 +8,10 @@ from shardwright.cost_model.efficiency.software import IDEAL
 from shardwright.ir.errors import NotFoundError
 from shardwright.planner.options import DEFAULTS
 from shardwright.tools.console.arguments import UsageError
+from shardwright.tools.console.options import with_options
 from shardwright.tools.fit.answers import Answers
 from shardwright.tools.fit.robust import read_errors
 from shardwright.tools.fit.subject import Subject
-from shardwright.tools.options import with_options
 
 _GIVEN = (
     *("mode", "search", "plan", "mesh", "strategies", "dataset_strategy", "optimizer_parallel"),

@@ -21,12 +21,12 @@ from shardwright.tools.answers.headline import print_sentences
 from shardwright.tools.answers.kept import NOT_COUNTED
 from shardwright.tools.answers.told import Told
 from shardwright.tools.answers.training import Asked
-from shardwright.tools.clusters import attained_text, figures_line
 from shardwright.tools.console.tables import print_line, print_table
 from shardwright.tools.fit.advice import advice
 from shardwright.tools.fit.answers import Answers
 from shardwright.tools.fit.fit_document import FAMILY
 from shardwright.tools.fit.robust import print_robust
+from shardwright.tools.reports.origins import attained_text, figures_line
 
 _GIB = 2**30
 _BREAKS = re.compile(r"(\s+|(?<=,)(?=\w))")  # a line may break after a comma too

@@ -19,7 +19,7 @@ from shardwright.ir.errors import OptionError, ShardwrightWarning
 from shardwright.models import training_definition, with_new_size, with_size
 from shardwright.planner.options import OPTION_NAMES
 from shardwright.tools.answers.kept import Kept
-from shardwright.tools.options import compile_arguments
+from shardwright.tools.console.options import compile_arguments
 from shardwright.tracing import Definition
 
 SEQUENCE, BATCH = "sequence", "batch"

@@ -17,11 +17,11 @@ from shardwright.ir.errors import InfeasibleError
 from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.models import training_definition
 from shardwright.tools.console.arguments import UsageError
+from shardwright.tools.console.options import memory_limit
 from shardwright.tools.console.tables import print_table
-from shardwright.tools.documents import print_document
-from shardwright.tools.named_plans import compile_named
-from shardwright.tools.options import memory_limit
 from shardwright.tools.plan_files.pins import Pins, pins_of
+from shardwright.tools.reports.documents import print_document
+from shardwright.tools.reports.named_plans import compile_named
 
 __all__ = ["estimate_layouts", "is_layouts"]
 

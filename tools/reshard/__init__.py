@@ -8,7 +8,7 @@ from shardwright.ir.files.writing import check_names, write_files
 from shardwright.ir.units import bytes_text
 from shardwright.runtime.checkpoints import check_program, open_checkpoint, reshard
 from shardwright.tools.console.arguments import UsageError
-from shardwright.tools.documents import print_document
+from shardwright.tools.reports.documents import print_document
 from shardwright.zoo.loading import pretrained
 
 _ADAPTER = "the adapter"

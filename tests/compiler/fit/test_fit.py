@@ -34,7 +34,7 @@ from shardwright.models import training_definition
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.planner.options import CompileOptions
 from shardwright.search.named_plan import NamedPlan
-from shardwright.tools.documents import timeline_of
+from shardwright.tools.reports.documents import timeline_of
 from tests.compiler.fit.models import CLUSTER, GIB, TEXT, definition, model, priced
 from tests.extent import first, long_after
 

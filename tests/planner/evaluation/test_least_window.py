@@ -13,7 +13,7 @@ from shardwright.cost_model.timeline import simulate, to_chrome_trace, with_wind
 from shardwright.ir.graph import Graph
 from shardwright.planner.evaluation.simulated_step import in_least_memory, simulated_step
 from shardwright.planner.options import CompileOptions
-from shardwright.tools.documents import compile_document, timeline_of
+from shardwright.tools.reports.documents import compile_document, timeline_of
 from shardwright.zoo import load
 from tests.extent import ANY_PLAN, first
 from tests.random_graphs import multilayer_perceptron, random_graph

@@ -6,8 +6,8 @@ import pytest
 
 import shardwright as sw
 from shardwright.ir.units import seconds_text
-from shardwright.tools.documents import timeline_of
-from shardwright.tools.report import FULL, print_compilation
+from shardwright.tools.reports.documents import timeline_of
+from shardwright.tools.reports.report import FULL, print_compilation
 from tests.extent import long_after
 
 TEXT = "gpt:layers=4,hidden=64,heads=4,batch=16,sequence=16,vocabulary=128"

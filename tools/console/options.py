@@ -27,7 +27,7 @@ from shardwright.passes.manager import graphs_asked_for
 from shardwright.planner.option_checks import read_fusion
 from shardwright.planner.options import DEFAULTS, OPTION_NAMES, OPTIONS, option_help
 from shardwright.tools.console.arguments import UsageError, add_number, number
-from shardwright.tools.progress import following_search
+from shardwright.tools.console.progress import following_search
 from shardwright.zoo import assumed_precision
 
 _GIB = 2**30

@@ -10,8 +10,8 @@ from shardwright.exports.degrees.best import best_named_plan
 from shardwright.ir.errors import NoPlanError
 from shardwright.models import training_definition
 from shardwright.search.named_plan import NamedPlan
-from shardwright.tools.documents import compile_document
-from shardwright.tools.options import compile_arguments, compile_model, with_options
+from shardwright.tools.console.options import compile_arguments, compile_model, with_options
+from shardwright.tools.reports.documents import compile_document
 
 # What the user decides by other means, so that plans have no names.
 _DECIDED = ("strategies", "dataset_strategy", "optimizer_parallel")

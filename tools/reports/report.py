@@ -9,8 +9,8 @@ from operator import itemgetter
 from pathlib import Path
 
 from shardwright.compilation import Compilation
-from shardwright.compiler.accounting import OperatorCost, operator_costs
 from shardwright.compiler.outer.account import account_tables, cost_text_of, outcomes_text
+from shardwright.compiler.plans.accounting import OperatorCost, operator_costs
 from shardwright.compiler.plans.document import MemoryDocument, PlanDocument
 from shardwright.compiler.plans.files import written_files
 from shardwright.compiler.reasons import Collective, collectives
@@ -28,9 +28,9 @@ from shardwright.operators.info import operator_class
 from shardwright.operators.models.precision import MASTER
 from shardwright.tools.answers.experts import experts_text
 from shardwright.tools.answers.headline import print_sentences
-from shardwright.tools.clusters import figures_line
 from shardwright.tools.console.arguments import width
 from shardwright.tools.console.tables import print_line, print_table
+from shardwright.tools.reports.origins import figures_line
 from shardwright.zoo import assumed_precision
 
 

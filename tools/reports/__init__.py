@@ -1,0 +1,1 @@
+"""What several commands tell of a plan: tables, documents for scripts, and named plans."""
