@@ -30,7 +30,10 @@ once for so many. With half and with twice as many, sums take as long, up to 5 %
 to 3 times as long."""
 
 RUN = 32
-"""Least length of the inner loop: by one of a few entries numpy is as fast."""
+"""Least length of the inner loop: by shorter ones numpy is as fast, or faster.
+
+With half of it, sums of five axes of 16 take 2.5 times as long; with twice as much, those of axes
+of 40, 30 and 30 take 1.3 times as long."""
 
 
 def least_sums(parts: list[Array], shape: tuple[int, ...]) -> Array:

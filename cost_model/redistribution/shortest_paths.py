@@ -6,7 +6,11 @@ from numpy.typing import NDArray
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_BLOCK = 64  # sources searched together, so that their distances stay in the cache
+_BLOCK = 256
+"""Sources searched together, so that their distances stay in the cache.
+
+Paths between 176, 296 and 2,424 layouts take 4, 16 and 1,600 ms. With half of them, or twice as
+many, they take up to 1.3 times as long; with all, twice as long for 2,424."""
 
 
 class ShortestPaths:
