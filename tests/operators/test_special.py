@@ -34,6 +34,13 @@ def test_bessel_functions_are_their_power_series(order: int) -> None:
     np.testing.assert_allclose(run(f"bessel_i{order}e", x), expected, rtol=1e-11, atol=1e-15)
 
 
+def test_the_first_bessel_function_has_all_digits_near_zero() -> None:
+    near = np.geomspace(1e-12, 1e-3, 10)
+    expected = near / 2 * (1 + near**2 / 8)
+    np.testing.assert_allclose(run("bessel_i1", near), expected, rtol=1e-14)
+    np.testing.assert_allclose(run("bessel_i1", -near), -expected, rtol=1e-14)
+
+
 def test_bessel_functions_far_out_do_not_overflow() -> None:
     far = np.array([1e3, 1e6])
     np.testing.assert_allclose(run("bessel_i0e", far), 1 / np.sqrt(2 * np.pi * far), rtol=2e-4)
