@@ -19,7 +19,7 @@ from shardwright.operators.models.precision import recipe_of
 
 EXPORTS: Final[Mapping[str, tuple[str, str]]] = {
     "placements": (
-        "shardwright.exports.placements",
+        "shardwright.exports.torch.placements",
         "DTensor placements of parameters, states and inputs, as JSON",
     ),
     "torch": (

@@ -8,7 +8,7 @@ from shardwright.cost_model.roofline import computing_nodes
 from shardwright.exports.emission.program_writer import ProgramWriter, table
 from shardwright.exports.emission.vocabulary import Vocabulary
 from shardwright.exports.emission.writing import Code, code, in_parentheses
-from shardwright.exports.placements import placements
+from shardwright.exports.torch.placements import placements
 from shardwright.ir.layout import Layout
 
 VOCABULARY: Final = Vocabulary(

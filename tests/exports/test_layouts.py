@@ -6,8 +6,8 @@ import random
 import pytest
 
 import shardwright as sw
-from shardwright.exports.placements import placements
 from shardwright.exports.table import export
+from shardwright.exports.torch.placements import placements
 from shardwright.frontends.configs.layouts import is_layouts, read_layouts
 from shardwright.frontends.configs.strategy_map import MatrixLayout, StrategyMap
 from shardwright.ir.errors import ModelError

@@ -6,8 +6,8 @@ import pytest
 
 import shardwright as sw
 from shardwright.exports.emission.exported import Exported
-from shardwright.exports.placements import placements
 from shardwright.exports.table import EXPORTS, export, write_export
+from shardwright.exports.torch.placements import placements
 from shardwright.ir.errors import OutputError, ShardwrightError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
