@@ -6,6 +6,7 @@ from math import gcd
 from typing import Any
 
 from shardwright.communication import get_group_size, processes
+from shardwright.compiler.outer.pinned_meshes import can_slice, in_order, shapes_of, slices_of
 from shardwright.cost_model.cluster import prime_factors
 from shardwright.cost_model.redistribution.planner import MOST_AXES
 from shardwright.ir.errors import ModelError
@@ -25,7 +26,7 @@ from shardwright.nn.cell import Cell
 from shardwright.operators.info import Array
 from shardwright.planner.options import CompileOptions, Mode
 from shardwright.session import ParallelOptions
-from shardwright.tracing import Network
+from shardwright.tracing import Definition, Network
 
 _SIZES = {"optimizer_weight_shard_size": "shard_size", "parallel_optimizer_threshold": "threshold"}
 _CONFIGURED = (*_SIZES, "optimizer_level", "gradient_accumulation_shard")
@@ -163,16 +164,28 @@ def options_alone(network: Network) -> ParallelOptions:
     spread = from_context(network, mode)
     if splits_operators() and arrives_split():
         spread.dataset_strategy("data_parallel")
-    stages = get_auto_parallel_context("pipeline_stages")
-    return replace(spread.options, devices=devices, mesh=_finest(devices // stages))
+    return replace(spread.options, devices=devices)
 
 
-def _finest(devices: int) -> str | None:
-    """Return the mesh that is split in most ways, of those that can be searched."""
+def finest_mesh(definition: Definition, devices: int) -> str | None:
+    """Return the mesh that is split in most ways, of those on which the strategies can be said.
+
+    Of several it is the one whose ranks are numbered as MindSpore numbers them for most strategies.
+    """
     inner = gcd(devices, _HOST)
     levels = [[*reversed(prime_factors(size))] for size in (devices // inner, inner)]
     while sum(map(len, levels)) > MOST_AXES:
         level = max(levels, key=len)
         level[-2:] = [level[-2] * level[-1]]
         level.sort(reverse=True)
-    return "x".join(str(size) for level in levels for size in level) or None
+    first = tuple(size for level in levels for size in level)
+    wanted = slices_of(definition.graph, devices, definition.pins, definition.result_pins)
+
+    def rank(shape: tuple[int, ...]) -> tuple[Any, ...]:
+        said, ordered = (
+            sum(fits(shape, slices) for slices in wanted) for fits in (can_slice, in_order)
+        )
+        return said, ordered, len(shape), shape == first, shape[::-1]
+
+    best = max(shapes_of((devices // inner, inner)), key=rank)
+    return "x".join(map(str, best)) or None

@@ -12,6 +12,7 @@ from shardwright.communication import (
 )
 from shardwright.compiler.driver import compile_graph
 from shardwright.compiler.outer.meshes import meshes_of, with_search_of_large
+from shardwright.compiler.outer.pinned_meshes import mesh_of_pins
 from shardwright.compiler.plans.accounting import split_counts
 from shardwright.compiler.plans.compiled import Compiled
 from shardwright.cost_model.cluster import DEFAULT_CLUSTER
@@ -258,8 +259,12 @@ def compiled(definition: Definition, options: ParallelOptions) -> Compiled:
         )
 
     layouts_on = partial(input_layouts, definition.inputs, options.dataset_strategy)
-    graph, devices = definition.graph, options.devices
-    mesh, how = with_search_of_large(graph, described, devices, options.mesh, how, options.given)
+    graph, devices, mesh = definition.graph, options.devices, options.mesh
+    if mesh is None:
+        told = options.dataset_strategy
+        slices = () if told is None or isinstance(told, str) else told
+        mesh = mesh_of_pins(graph, described, devices, how, slices)
+    mesh, how = with_search_of_large(graph, described, devices, mesh, how, options.given)
     meshes = meshes_of(described, devices, mesh, how)
     graphs, detail = graphs_asked_for()
     if graphs is not None:

@@ -41,6 +41,14 @@ def read(found, operator):
     return {value.layout.counts(found.mesh) for value in first}
 
 
+def test_one_slope_for_all_channels_has_the_slices_of_the_channels(eight_ranks):
+    slopes = ops.PReLU().shard(((1, 4, 2), (1,)))
+    x, slope = drawn(2, 4, 4), np.array([0.5])
+    found = program(Applied(slopes), Tensor(x), Tensor(slope))
+    assert read(found, "prelu") == {(1, 4, 2)}
+    np.testing.assert_array_equal(applied(slopes, x, slope), np.where(x < 0, x / 2, x))
+
+
 @pytest.mark.parametrize("pad_mode", ["valid", "same", "pad"])
 def test_a_transposed_convolution_is_the_adjoint_of_the_convolution(pad_mode):
     settings = {"kernel_size": (3, 2), "pad_mode": pad_mode, "stride": 2}

@@ -35,13 +35,14 @@ from shardwright.mindspore.context import (
 from shardwright.mindspore.differentiated import Differentiated, differentiated_alone
 from shardwright.mindspore.errors import as_mindspore
 from shardwright.mindspore.simulation import whole_inputs
-from shardwright.mindspore.spread import options_alone
+from shardwright.mindspore.spread import finest_mesh, options_alone
 from shardwright.mindspore.steps import jit
 from shardwright.nn.cell import Cell
 from shardwright.nn.optimizers import Optimizer
 from shardwright.operators.models.loss_scale import LossScale
 from shardwright.ops.composite import assigned_and_trained
 from shardwright.ops.primitive import record_strategy
+from shardwright.planner.options import UNPARTITIONED
 from shardwright.session import ParallelOptions, compiled
 from shardwright.tensor import Tensor, apply_all, tensors_in
 from shardwright.tracer import current_tracer
@@ -206,8 +207,11 @@ def compile_alone(
         )
     trains = optimizer is not None or bool(noted.outputs)
     definition = _without_unread(definition, names)
-    graph = _trained(definition.graph, noted, trains)
-    found = compiled(replace(definition, graph=graph), options)
+    definition = replace(definition, graph=_trained(definition.graph, noted, trains))
+    if mode not in UNPARTITIONED:
+        each = devices // get_auto_parallel_context("pipeline_stages")
+        options = replace(options, mesh=finest_mesh(definition, each))
+    found = compiled(definition, options)
     return CompiledAlone(**vars(found), calls=calls, rank=rank)
 
 

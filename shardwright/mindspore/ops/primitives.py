@@ -299,6 +299,9 @@ class PReLU(Primitive):
         """Multiply."""
         if weight.shape == (1,) and x.ndim > 1 and x.shape[1] != 1:
             weight = own.broadcast_to(weight, (x.shape[1],))
+            if self.in_strategy is not None and self.in_strategy[1:] == ((1,),):
+                counts = self.in_strategy[0]
+                self.in_strategy = counts, counts[1:2]
         result: Tensor = super().__call__(x, weight)
         return result
 

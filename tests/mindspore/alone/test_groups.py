@@ -56,6 +56,16 @@ def test_a_file_lists_the_ranks_with_the_same_slices(
     assert restore_group_info_list(str(path)) == ranks
 
 
+def test_ranks_are_numbered_by_the_slices_of_strategies(tmp_path, monkeypatch):
+    path = tmp_path / "groups.pb"
+    monkeypatch.setenv("GROUP_INFO_FILE", str(path))
+    ms.set_auto_parallel_context(device_num=32)
+    network = Network(((8, 1), (1, 4)))
+    step = TrainOneStepCell(network, Momentum(network.trainable_params(), 0.1, 0.9))
+    _cell_graph_executor.compile(step, Tensor(np.ones((16, 16)), "float32"))
+    assert restore_group_info_list(str(path)) == [1, 5, 9, 13, 17, 21, 25, 29]
+
+
 def test_the_context_names_the_file_too(tmp_path):
     path = tmp_path / "groups.pb"
     ms.set_auto_parallel_context(group_ckpt_save_file=str(path))
