@@ -67,7 +67,9 @@ def _blocks(graph: Graph, made: Set[str]) -> Iterator[_Block]:
     found: dict[str, _Block] = {}
     for position, node in enumerate(graph.nodes):
         block, role = block_of(node), node.provenance.role
-        if not block or all(result.name in made for result in node.results):
+        # What a stage receives is the input of its first block, which is kept as any input is.
+        is_input = node.operator == "transfer"
+        if not block or is_input or all(result.name in made for result in node.results):
             continue
         if role == "recompute":
             found.setdefault(block, _Block()).again.append(position)

@@ -36,6 +36,11 @@ def test_of_a_whole_block_it_is_the_last_product_and_what_follows() -> None:
     assert unread(GPT, "tensor=2,recompute=full") == [["matmul", "all_reduce", "add", "add"]] * 2
 
 
+def test_what_a_stage_receives_is_not_sent_again() -> None:
+    plan = "pipeline=2,micro_batch=1,recompute=full"
+    assert unread(GPT, plan) == [["matmul", "add", "add"]] * 2
+
+
 @pytest.mark.parametrize("rule", ["selective", "layernorm"])
 def test_a_part_whose_results_are_all_read_has_none(rule: str) -> None:
     assert not any(unread(GPT, f"tensor=2,recompute={rule}"))
