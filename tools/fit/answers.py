@@ -158,10 +158,16 @@ class Answers:
         return self.best or least_memory(self.model, self.plans)
 
     @cached_property
+    def is_beyond(self) -> bool:
+        """Whether the plan that changes are told of is none of the family, but a change to one."""
+        chosen = self.subject_plan
+        return chosen is not None and all(one.plan != chosen.plan for one in self.plans)
+
+    @cached_property
     def points(self) -> list[Bound]:
         """The plans of the family, and the one that changes are told of, which may be beyond it."""
         chosen = self.subject_plan
-        if chosen is None or any(one.plan == chosen.plan for one in self.plans):
+        if chosen is None or not self.is_beyond:
             return self.plans
         bound = self.model.bound(chosen.plan, self.devices)
         return self.plans if bound is None else [*self.plans, bound]

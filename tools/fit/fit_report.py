@@ -93,10 +93,13 @@ def first_sentences(answers: Answers, asked: Asked, chosen: str = "") -> list[st
 
 def _first(answers: Answers, told: Told, chosen: str) -> Iterator[str]:
     """Yield the first lines: the plan that was built, its figures, and the training."""
-    best = "of the least regret" if answers.robust is not None else "the fastest"
-    if answers.robust is None and answers.best is not answers.fastest:
-        best = "the simplest of those that are not told from the fastest"
-    compared = f"{best} of {len(answers.plans)} plans of Megatron's family"
+    if answers.robust is not None:
+        best = "of the least regret of"
+    elif answers.best is not answers.fastest:
+        best = "the simplest of those that are not told from the fastest of"
+    else:
+        best = "faster than all" if answers.is_beyond else "the fastest of"
+    compared = f"{best} {len(answers.plans)} plans of Megatron's family"
     divided, figures, trained, *rest = told.sentences(chosen, compared)
     yield from (divided, figures)
     yield f"{trained}; the plan is `{told.planned.plan.document.how}`"
