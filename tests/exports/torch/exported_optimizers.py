@@ -1,12 +1,12 @@
 """Ten steps of PyTorch's own optimizers, beside those of exported packages."""
 
-from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
+from torch.overrides import TorchFunctionMode
 
 STEPS, RATE, OTHER, NORM = 10, 0.02, 0.003, 0.1
 RULES = {
@@ -37,12 +37,16 @@ def made():
     return Network().double(), inputs
 
 
-@contextmanager
-def _in_float64():
+class _InFloat64(TorchFunctionMode):
     """Let PyTorch's Muon multiply in float64: it casts to bfloat16, whatever the parameters are."""
-    cast, torch.Tensor.bfloat16 = torch.Tensor.bfloat16, torch.Tensor.clone
-    yield
-    torch.Tensor.bfloat16 = cast
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.bfloat16:
+            return args[0].clone()
+        kwargs = kwargs or {}
+        if kwargs.get("dtype") is torch.bfloat16:
+            kwargs = {**kwargs, "dtype": torch.float64}
+        return func(*args, **kwargs)
 
 
 @cache
@@ -68,7 +72,7 @@ def in_pytorch(rule):
             assert factor < 1
             for gradient in gradients:  # `clip_grad_norm_` adds 1e-6 to the norm
                 gradient *= factor
-        with _in_float64():
+        with _InFloat64():
             for optimizer in optimizers:
                 optimizer.step()
     return losses, {name: p.detach().numpy() for name, p in module.named_parameters()}
