@@ -81,7 +81,10 @@ ANY: dict[str, Function] = {
 
 
 def _agree(function: Function, shape: tuple[int, ...]) -> None:
-    found = compare.gradients_differ(_weighted(function), _arguments(*shape))
+    try:
+        found = compare.gradients_differ(_weighted(function), _arguments(*shape))
+    except NotImplementedError:  # Of JAX: what we lack is refused by a ModelError.
+        pytest.skip(f"JAX {jax.__version__} has no such gradient itself")
     assert max(found.loss, found.gradient) < 1e-9
     assert not found.missing
 
