@@ -24,6 +24,7 @@ from benchmarks.measurements.left_out import errors_of, leave_out
 from benchmarks.measurements.memory import PROFILES, account_of, section
 from benchmarks.measurements.pictures import picture
 from benchmarks.measurements.predictions import Prepared, Steps, fitted, parts
+from benchmarks.measurements.relatives import follow
 from benchmarks.measurements.rows import PUBLISHED, read_rows
 from benchmarks.measurements.table import table
 
@@ -62,6 +63,7 @@ def main() -> int:
     prepared = Prepared.of(rows)
     if arguments.action == "fit":
         values = _fit(prepared, figures)
+        follow()
         found = Steps(prepared, figures).residuals(values)
         print(f"mean absolute error {np.abs(np.exp(found) - 1).mean():.1%} of {len(rows)} rows")
         return 0

@@ -258,7 +258,7 @@ def write(figure: Fitted, value: float, tag: str, source: str) -> None:
     """Write a value to the product's files, with where it is from."""
     for (folder, name, key), scale in figure.at_places:
         path, own = _file_of(folder, name, key)
-        new = _text(value * scale, tag, source)
+        new = figure_text(value * scale, tag, source)
         text = rewritten(path.read_text(encoding="utf-8"), own, new)
         path.write_text(text, encoding="utf-8")
 
@@ -273,7 +273,7 @@ def _file_of(folder: str, name: str, key: str) -> tuple[Path, str]:
     return FOLDER / "devices" / f"{own}.yaml", key.removeprefix(of_device)
 
 
-def _text(value: float, tag: str, source: str) -> str:
+def figure_text(value: float, tag: str, source: str) -> str:
     return f'{{value: {value:.4g}, tag: {tag}, source: "{source}"}}'
 
 

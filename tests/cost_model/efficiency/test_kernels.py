@@ -116,7 +116,8 @@ def test_training_software_takes_its_own_figures_but_for_a_kernel_that_it_names(
     found = seconds_by("torchtitan", "h100-3200g", length, "+cudnn")
     assert found == pytest.approx(2 * length**2 * 128 / (989e12 * share))
     plain = seconds_by("torchtitan", "h100-3200g", length, "")
-    assert plain == pytest.approx(2 * length**2 * 128 / (989e12 * 0.1883))
+    fitted = described.device.efficiency.profiled.attention.value
+    assert plain == pytest.approx(2 * length**2 * 128 / (989e12 * fitted))
     elsewhere = [seconds_by("torchtitan", "b200-node", length, more) for more in ("", "+cudnn")]
     assert elsewhere[0] / elsewhere[1] == pytest.approx(2.29)
 
