@@ -274,6 +274,7 @@ def _file_of(folder: str, name: str, key: str) -> tuple[Path, str]:
 
 
 def figure_text(value: float, tag: str, source: str) -> str:
+    """Return a figure as it stands in a file of the product."""
     return f'{{value: {value:.4g}, tag: {tag}, source: "{source}"}}'
 
 
