@@ -6,7 +6,6 @@ multiply to it. Where the default mesh has no such axes, another one of the same
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, chain, product
-from math import prod
 from operator import mul
 
 from shardwright.compiler.outer.meshes import mesh_of_options
@@ -22,15 +21,11 @@ Sizes = tuple[int, ...]
 
 
 def slices_of(
-    graph: Graph,
-    devices: int,
-    pins: Mapping[str, SplitCounts],
-    result_pins: Mapping[str, SplitCounts],
+    graph: Graph, pins: Mapping[str, SplitCounts], result_pins: Mapping[str, SplitCounts]
 ) -> list[Sizes]:
     """Return the slices of the factors of each operator that has pins, each set once.
 
-    Factors are in the order of the operands, as in MindSpore's device matrix; ranks that a product
-    does not need are the first there, those of other operators the last. Pins that contradict
+    Factors are in the order of the operands, as in MindSpore's device matrix. Pins that contradict
     themselves are left out: they are refused later.
     """
     found: dict[Sizes, None] = {}
@@ -43,9 +38,7 @@ def slices_of(
             pairs = zip(chain.from_iterable(dims), chain.from_iterable(counts), strict=True)
             slices: dict[tuple[str, ...], int] = {}
             if all(slices.setdefault(factors, count) == count for factors, count in pairs):
-                sizes = tuple(count for count in slices.values() if count > 1)
-                copies = devices // prod(sizes) if node.operator == "matmul" else 1
-                found[(copies, *sizes) if copies > 1 else sizes] = None
+                found[tuple(count for count in slices.values() if count > 1)] = None
     return [*found]
 
 
@@ -133,7 +126,7 @@ def mesh_of_pins(
     if isinstance(cluster, MixedCluster) or is_decided or options.mode in UNPARTITIONED:
         return None
     each = devices_of_stage(cluster, devices, options)
-    wanted = slices_of(graph, each, options.pins, options.result_pins)
+    wanted = slices_of(graph, options.pins, options.result_pins)
 
     def is_able(shape: Sizes) -> bool:
         of_operators = all(can_slice(shape, slices) for slices in wanted)

@@ -179,7 +179,7 @@ def finest_mesh(definition: Definition, devices: int) -> str | None:
         level[-2:] = [level[-2] * level[-1]]
         level.sort(reverse=True)
     first = tuple(size for level in levels for size in level)
-    wanted = slices_of(definition.graph, devices, definition.pins, definition.result_pins)
+    wanted = slices_of(definition.graph, definition.pins, definition.result_pins)
 
     def rank(shape: tuple[int, ...]) -> tuple[Any, ...]:
         said, ordered = (

@@ -244,6 +244,12 @@ def _by_rows(split: Split) -> str:
     return f"dimensions of operand 0 before {depth} are split" if is_split else ""
 
 
+def _sampler(split: Split) -> str:
+    """Return why a sampler of classes that leaves out true ones cannot be split."""
+    is_split = split.primitive.removes_hits and prod(split.counts[0]) > 1
+    return "operand 0 is split, with `remove_accidental_hits`" if is_split else ""
+
+
 def _resized(split: Split) -> str:
     """Return why images that are resized by their nearest pixels cannot be split."""
     if split.primitive.given.get("align_corners") and prod(split.counts[0][2:]) > 1:
@@ -260,4 +266,5 @@ _RULES: Mapping[str, Callable[[Split], str]] = {
     "ScatterNdUpdate": _by_rows,
     "StridedSlice": _strided,
     "TensorScatterUpdate": _by_rows,
+    "UniformCandidateSampler": _sampler,
 }

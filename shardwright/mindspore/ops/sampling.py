@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
+
+import numpy as np
 
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import (
@@ -122,7 +125,8 @@ class UniformCandidateSampler(Composition):
     seed : int
         Two operators with other seeds draw other classes; without one each draws its own.
     remove_accidental_hits : bool
-        Must be False.
+        Whether true classes of any sample are left out. Where too few others are left to draw, true
+        ones follow them.
     """
 
     def __init__(
@@ -142,12 +146,12 @@ class UniformCandidateSampler(Composition):
             POSITIVE_INTEGER.check(name, number)
         NOT_NEGATIVE_INTEGER.check("seed", seed)
         check_flag("unique", unique)
-        if remove_accidental_hits is not False:
-            raise wrong_value("remove_accidental_hits", remove_accidental_hits, "False")
+        check_flag("remove_accidental_hits", remove_accidental_hits)
         if unique and num_sampled > range_max:
             raise wrong_value("num_sampled", num_sampled, f"at most `range_max`, {range_max}")
         self.num_true, self.num_sampled, self.unique = num_true, num_sampled, unique
         self.range_max, self._key = range_max, f"classes {seed}" if seed else ""
+        self.removes_hits = remove_accidental_hits
 
     def compose(self, true_classes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the classes drawn, and what is expected of the true ones and of them.
@@ -162,15 +166,32 @@ class UniformCandidateSampler(Composition):
                 f"`true_classes` has the shape {true_classes.shape}, expected (samples, "
                 f"{self.num_true})"
             )
-        expected = self.num_sampled / self.range_max
+        hits, left = self._hits(true_classes)
         if self.unique:
-            _, drawn = TopK()(uniform(self._key, (self.range_max,)), self.num_sampled)
+            share = uniform(self._key, (self.range_max,))
+            _, drawn = TopK()(share if hits is None else share - hits, self.num_sampled)
         else:
             share = uniform(self._key, (self.num_sampled,))
-            drawn = apply("floor", share * float(self.range_max))
+            drawn = apply("floor", share * left)
+            if hits is not None:
+                numbers = Tensor(np.arange(self.range_max), "float32") / float(self.range_max)
+                _, order = TopK()(0.0 - numbers - hits, self.range_max)
+                drawn = apply("gather", order, drawn.astype("int32"), axis=0)
+        expected = self.num_sampled / left
         zeros = true_classes.astype("float32") * 0.0
         sampled = drawn.astype("int32").astype(true_classes.dtype)
         return sampled, zeros + expected, drawn.astype("float32") * 0.0 + expected
+
+    def _hits(self, true_classes: Tensor) -> tuple[Tensor | None, Any]:
+        """Return 1 for each class that is left out and 0 for the others, and how many these are."""
+        if not self.removes_hits:
+            return None, float(self.range_max)
+        places = true_classes.reshape((-1,)).astype("int32")
+        ones = places.astype("float32") * 0.0 + 1.0
+        found = apply("unsorted_segment_sum", ones, places, segments=self.range_max)
+        hits = (found > 0.0).astype("float32")
+        left = float(self.range_max) - hits.sum()
+        return hits, apply("maximum", left, Tensor(1.0, "float32"))
 
 
 __all__ = ["DropoutGenMask", "RandomChoiceWithMask", "UniformCandidateSampler", "UniformReal"]
