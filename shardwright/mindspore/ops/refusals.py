@@ -11,14 +11,19 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from shardwright.ir.errors import StrategyError
-from shardwright.mindspore.context import get_context, splits_operators
+from shardwright.mindspore.context import (
+    get_auto_parallel_context,
+    get_context,
+    splits_operators,
+)
 from shardwright.parameter import Parameter
 from shardwright.tensor import Tensor, tensors_in
 from shardwright.tracer import Tracer, current_tracer, is_tracing
 
 Shape = tuple[int, ...]
-# The first split of each parameter of a trace, and the operator that has it.
-_SPLITS: WeakKeyDictionary[Tracer, dict[int, tuple[Shape, str]]] = WeakKeyDictionary()
+# The first split of each parameter of a trace, the operator that has it, and how far apart the
+# ranks of neighbouring slices are, where that is known.
+_SPLITS: WeakKeyDictionary[Tracer, dict[int, tuple[Shape, str, Shape | None]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,8 @@ def check_split(name: str, primitive: Any, arguments: Sequence[Any], made: Any) 
     if counts is None or not is_tracing() or not splits_operators():
         return
     tensors = [x for x in arguments if isinstance(x, Tensor)]
-    _check_parameters(name, tensors if len(tensors) == len(counts) else arguments, counts)
+    operands = tensors if len(tensors) == len(counts) else arguments
+    _check_parameters(name, operands, counts, _distances(name, primitive, counts))
     if name not in _WHOLE and name not in _RULES:
         return
     rest = [x for x in arguments if not isinstance(x, Tensor)]
@@ -93,12 +99,50 @@ def check_split(name: str, primitive: Any, arguments: Sequence[Any], made: Any) 
         )
 
 
-def _check_parameters(name: str, operands: Sequence[Any], counts: tuple[Shape, ...]) -> None:
+def _distances(
+    name: str, primitive: Any, counts: tuple[Shape, ...]
+) -> Sequence[tuple[int, ...] | None]:
+    """Return how far apart the ranks of neighbouring slices of each operand are, by dimension.
+
+    MindSpore arranges ranks by the factors of an operator in their order, and those that it does
+    not use last. None stands for operators whose order is not known here.
+    """
+    order = [*range(len(counts[0]))]
+    factors = [order] * len(counts)
+    if name == "MatMul" and not primitive.attributes.get("transpose_a"):
+        order = [0, 1, 2]
+        factors = [[0, 1], [2, 1] if primitive.attributes.get("transpose_b") else [1, 2]]
+    elif "MatMul" in name or len({*counts}) > 1:
+        return [None] * len(counts)
+    pairs = [*zip(factors, counts, strict=True)]
+    sizes = {f: n for each, own in pairs for f, n in zip(each, own, strict=True)}
+    get = get_auto_parallel_context
+    distance = get("device_num") // get("pipeline_stages") // prod(sizes.values())
+    found = {}
+    for factor in reversed(order):
+        found[factor] = distance if sizes[factor] > 1 else 0
+        distance *= sizes[factor]
+    return [tuple(found[factor] for factor in each) for each in factors]
+
+
+def _check_parameters(
+    name: str,
+    operands: Sequence[Any],
+    counts: tuple[Shape, ...],
+    distances: Sequence[tuple[int, ...] | None],
+) -> None:
     """Refuse to split a parameter in two ways: it is stored as all operators read it."""
     known = _SPLITS.setdefault(current_tracer(), {})
-    for tensor, own in zip(operands, counts, strict=False):
+    for tensor, own, apart in zip(operands, counts, distances, strict=False):
         if isinstance(tensor, Parameter) and len(own) == tensor.ndim:
-            before = known.setdefault(id(tensor), (own, name))
+            before = known.setdefault(id(tensor), (own, name, apart))
+            if before[0] == own and None not in (apart, before[2]) and apart != before[2]:
+                raise StrategyError(
+                    f"the slices {own} of the parameter `{tensor.name}` are on ranks {apart} apart "
+                    f"for `{name}`, and {before[2]} apart for `{before[1]}`: MindSpore refuses two "
+                    f"layouts of a parameter",
+                    hint="let both operators use as many ranks, in the same order of dimensions",
+                )
             if before[0] != own:
                 raise StrategyError(
                     f"the parameter `{tensor.name}` is split {own} by `{name}` and {before[0]} by "

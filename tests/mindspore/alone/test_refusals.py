@@ -164,6 +164,33 @@ class Twice(nn.Cell):
         return self.second(self.first(x, self.weight), self.weight)
 
 
+class Products(nn.Cell):
+    def __init__(self, *strategies):
+        super().__init__()
+        self.products = [operations.MatMul().shard(one) for one in strategies]
+        self.weight = Parameter(ones(16, 16), "w")
+
+    def construct(self, x):
+        for product_of in self.products:
+            x = product_of(x, self.weight)
+        return x
+
+
+def test_the_slices_of_a_parameter_are_on_the_same_ranks_for_all_operators():
+    all_ranks, two, four = ((4, 2), (2, 1)), ((1, 2), (2, 1)), ((2, 2), (2, 1))
+    for strategies in ((all_ranks, all_ranks), (two, two)):
+        _cell_graph_executor.compile(Products(*strategies), ones(16, 16))
+    by_columns = ((1, 2), (2, 2)), ((2, 2), (2, 2))
+    cases = ((all_ranks, two), "(4, 0)"), ((four, all_ranks), "(1, 0)"), (by_columns, "(4, 2)")
+    for strategies, apart in cases:
+        with pytest.raises(ShardwrightError, match="MindSpore refuses two layouts of a par") as got:
+            _cell_graph_executor.compile(Products(*strategies), ones(16, 16))
+        assert f"{apart} apart" in str(got.value)
+    # The factors of a product are rows, inner, columns: these slices are over the same four ranks.
+    same = (((1, 4), (4, 2)), ((1, 4), (4, 2)))
+    _cell_graph_executor.compile(Products(*same), ones(16, 16))
+
+
 def test_a_parameter_is_split_in_one_way():
     same = ((8, 1), (8, 1))
     _cell_graph_executor.compile(Twice(same, same), ones(8, 8))
