@@ -179,7 +179,7 @@ BUGS = {
     # Optimizer
     "scale_left_in": bug(
         "the loss scale is not divided out",
-        "passes.append_optimizer:AppendOptimizer.run",
+        "passes.append_optimizer:AppendOptimizer._unscaled",
         ("self.loss_scale != 1.0:", "self.loss_scale == 0.0:"),
     ),
     "rotated_states": bug(
