@@ -21,47 +21,40 @@ _LINKS = {
     "that of the network between nodes of A100": ("a100-1600g", "pod"),
     "that of InfiniBand between nodes of H100": ("h100-3200g", "pod"),
 }
-
-
 TOLERANCE = 0.002  # relative: figures have three or four digits
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """A figure that is that of a relative times a ratio."""
+    """A figure that is that of a relative times a ratio, which is the expected value."""
 
     path: Path
     key: str
     value: float
     source: str
-    base: Path
-    base_key: str
-    ratio: float
-
-    @property
-    def expected(self) -> float:
-        """The value by that of the relative in its file."""
-        return float(_figures(self.base)[self.base_key]["value"]) * self.ratio
+    expected: float
 
 
 def scaled_figures(folder: Path = FOLDER) -> Iterator[Scaled]:
     """Yield the scaled figures of devices and clusters whose relative has the same figure."""
-    for path in sorted([*(folder / "devices").iterdir(), *(folder / "clusters").iterdir()]):
-        for key, figure in _figures(path).items():
+    paths = sorted([*(folder / "devices").iterdir(), *(folder / "clusters").iterdir()])
+    files = {path: _figures(path) for path in paths}
+    for path, figures in files.items():
+        for key, figure in figures.items():
             source = str(figure.get("source", ""))
             if figure.get("tag") != "scaled":
                 continue
             if source in _LINKS:
                 name, level = _LINKS[source]
-                base, base_key = path.with_name(f"{name}.yaml"), f"{level}.{key.partition('.')[2]}"
-                ratio = 1.0
+                base_key, ratio = f"{level}.{key.partition('.')[2]}", 1.0
             elif found := _OTHER.match(source):
-                base, base_key = path.with_name(f"{found[1]}.yaml"), key
+                name, base_key = found[1], key
                 ratio = float(found[2] or 1) / float(found[3] or 1)
             else:
                 continue
-            if base.exists() and "value" in figure and base_key in _figures(base):
-                yield Scaled(path, key, figure["value"], source, base, base_key, ratio)
+            base = files.get(path.with_name(f"{name}.yaml"), {}).get(base_key)
+            if base is not None and "value" in figure:
+                yield Scaled(path, key, figure["value"], source, float(base["value"]) * ratio)
 
 
 def follow(folder: Path = FOLDER) -> None:
