@@ -16,6 +16,7 @@ from shardwright.ir.graph import Graph
 from shardwright.operators.info import SplitCounts, info_of
 from shardwright.planner.option_checks import SEARCHED
 from shardwright.planner.options import UNPARTITIONED, CompileOptions
+from shardwright.search.named_plan import divisors
 
 Sizes = tuple[int, ...]
 
@@ -81,7 +82,7 @@ def _factorizations(number: int) -> list[Sizes]:
     """Return every way to write a number as a product of factors above 1, in every order."""
     if number == 1:
         return [()]
-    factors = [factor for factor in range(number, 1, -1) if number % factor == 0]
+    factors = divisors(number)[:0:-1]
     return [(one, *rest) for one in factors for rest in _factorizations(number // one)]
 
 

@@ -7,7 +7,6 @@ from typing import Any, Final
 from shardwright.exports.degrees.text import check_choice_of
 from shardwright.ir.errors import OptionError
 from shardwright.operators.models.optimizer import (
-    CLIP_NORM,
     DECAY_OF_ADAMW,
     OF_OTHERS,
     Optimizer,
@@ -46,8 +45,7 @@ class Word:
         """
         found: dict[str, Any] = {}
         defaults = _defaults(optimizer)
-        given = {name: value for name, value in optimizer.settings.items() if name != CLIP_NORM}
-        for name, value in {**defaults, **given}.items():
+        for name, value in {**defaults, **optimizer.rule_settings}.items():
             key = self.settings.get(name)
             if key is None and value != defaults[name]:
                 raise _refused(system, optimizer, name, value, f"it is {defaults[name]} there")

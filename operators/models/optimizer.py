@@ -137,9 +137,14 @@ class Optimizer:
         check_choice("optimizer", self.kind, STATES)
         if CLIP_NORM in self.settings:
             POSITIVE.check(CLIP_NORM, self.settings[CLIP_NORM])
-        check_settings(self.kind, {n: s for n, s in self.settings.items() if n != CLIP_NORM})
+        check_settings(self.kind, self.rule_settings)
         for own in self.overrides.values():
             check_overrides(self.kind, own)
+
+    @property
+    def rule_settings(self) -> dict[str, Attribute]:
+        """The settings of the rule itself: all but ``clip_norm``, which every rule has."""
+        return {name: value for name, value in self.settings.items() if name != CLIP_NORM}
 
     @property
     def clip_norm(self) -> float | None:
@@ -227,7 +232,7 @@ FALLBACKS: Final[Mapping[str, tuple[str, ...]]] = {"muon": ("adam",), "adam8bit"
 
 def _common(optimizer: Optimizer, kind: str) -> dict[str, Attribute]:
     """Return the settings that all parameters of one rule of an optimizer share."""
-    settings = {name: value for name, value in optimizer.settings.items() if name != CLIP_NORM}
+    settings = optimizer.rule_settings
     if optimizer.kind != "muon":
         return settings
     if kind == "muon":
