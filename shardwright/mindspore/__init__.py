@@ -61,6 +61,7 @@ from shardwright.mindspore.members import add_members
 from shardwright.mindspore.methods import add_methods
 from shardwright.mindspore.parallel import AutoParallel, Layout, shard
 from shardwright.mindspore.parallel import nn as _spread_nn  # noqa: F401
+from shardwright.mindspore.parallel.sharding import vmap as vmap
 from shardwright.mindspore.paths import make_known
 from shardwright.mindspore.pipelines import lazy_inline, sync_pipeline_shared_parameters
 from shardwright.mindspore.runtime import set_offload_context

@@ -40,6 +40,7 @@ def shard(fn: Callable[..., Any], in_strategy: Any, out_strategy: Any = None) ->
         if not is_tracing():
             return fn(*inputs, **named)
         if not is_operator:
+            _check_tuples(in_strategy)
             inputs = _moved(inputs, counts, "inputs")
         made = fn(*inputs, **named)
         several = isinstance(made, tuple)
@@ -51,6 +52,20 @@ def shard(fn: Callable[..., Any], in_strategy: Any, out_strategy: Any = None) ->
         return moved if several else moved[0]
 
     return sharded
+
+
+def _check_tuples(in_strategy: Any) -> None:
+    """Refuse lists of slices, as MindSpore does, so that a script is one for both.
+
+    Raises
+    ------
+    OptionError
+        If there is one.
+    """
+    for each in (in_strategy, *(in_strategy or ())):
+        if isinstance(each, list):
+            expected = "a tuple: in_strategy should be a two-dimension tuple"
+            raise wrong_value("in_strategy", each, expected)
 
 
 def _some(strategy: Any) -> Counts:

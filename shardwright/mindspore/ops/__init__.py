@@ -17,6 +17,7 @@ from shardwright.mindspore.ops.composite import (
 )
 from shardwright.mindspore.ops.creation import arange, eye, full, linspace, ones, zeros
 from shardwright.mindspore.ops.functional import Shape, scalar_to_tensor, shape
+from shardwright.mindspore.parallel.sharding import vmap
 
 __all__ = [
     "GradOperation",
@@ -38,6 +39,7 @@ __all__ = [
     "scalar_to_tensor",
     "shape",
     "value_and_grad",
+    "vmap",
     "zeros",
 ]
 

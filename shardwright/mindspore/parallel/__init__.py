@@ -7,7 +7,7 @@ from shardwright.mindspore.parallel.algo_parameters import (
     set_algo_parameters,
 )
 from shardwright.mindspore.parallel.auto_parallel import AutoParallel
-from shardwright.ops.sharding import shard
+from shardwright.mindspore.parallel.sharding import shard
 from shardwright.parallel import Layout
 
 __all__ = [
