@@ -75,6 +75,61 @@ def truncated_normal(seed: int, key: str, index: Index) -> Reals:
     return numbers
 
 
+def gamma(seed: int, key: str, index: Index, alpha: Reals) -> Reals:
+    """Return a number of the gamma distribution with scale 1 for each index.
+
+    Parameters
+    ----------
+    seed, key, index
+        As for `uniform`.
+    alpha : array of float64
+        The shape parameter of each.
+
+    References
+    ----------
+    Marsaglia and Tsang, "A simple method for generating gamma variables", TOMS 2000.
+    """
+    d = np.where(alpha < 1, alpha + 1, alpha) - 1 / 3
+    cubes, draw = np.zeros(index.shape), 0
+    left = np.isfinite(alpha) & (alpha > 0)
+    while left.any():
+        x = normal(seed, f"{key}/gamma {draw}", index[left])
+        v = (1 + x / np.sqrt(9 * d[left])) ** 3
+        share = uniform(seed, f"{key}/accepted {draw}", index[left])
+        with np.errstate(all="ignore"):
+            kept = np.log1p(-share) < x * x / 2 + d[left] * (1 - v + np.log(v))
+        places = np.flatnonzero(left)[kept & (v > 0)]
+        cubes.flat[places] = v[kept & (v > 0)]
+        left.flat[places] = False
+        draw += 1
+    with np.errstate(all="ignore"):
+        less = (1 - uniform(seed, f"{key}/less", index)) ** (1 / alpha)
+        return np.where(alpha > 0, d * cubes * np.where(alpha < 1, less, 1), np.nan)
+
+
+def block_index(shape: Shape, blocks: Shape, region: Sequence[slice]) -> tuple[Index, Index]:
+    """Return for each element of a region the number of its block, and its index in the block.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        The shape of the whole tensor.
+    blocks : tuple of int
+        Into how many equal blocks each dimension is divided; blocks are numbered in order.
+    region : sequence of slice
+        The region: a start and a stop for each dimension.
+    """
+    number, index = (np.zeros((1,) * len(shape), np.uint64) for _ in range(2))
+    sizes = [size // count for size, count in zip(shape, blocks, strict=True)]
+    for d, part in enumerate(region):
+        along = np.arange(part.start, part.stop, dtype=np.uint64)
+        along = along.reshape((-1,) + (1,) * (len(shape) - d - 1))
+        size = np.uint64(sizes[d])
+        number = number + along // size * np.uint64(prod(blocks[d + 1 :]))
+        index = index + along % size * np.uint64(prod(sizes[d + 1 :]))
+    return number, index
+
+
 def global_index(shape: Shape, region: Sequence[slice]) -> Index:
     """Return for each element of a region its linear index in a whole tensor of shape `shape`."""
     index: Index = np.zeros((1,) * len(shape), np.uint64)

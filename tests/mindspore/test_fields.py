@@ -5,7 +5,7 @@ import pytest
 
 import shardwright.mindspore as ms
 from shardwright.communication import world
-from shardwright.ir.errors import ModelError, OptionError
+from shardwright.ir.errors import ModelError, OptionError, StrategyError
 from shardwright.mindspore import Parameter, Tensor, nn, ops
 from shardwright.mindspore.ops import operations as P  # noqa: N812
 from shardwright.mindspore.parallel import AutoParallel
@@ -145,17 +145,40 @@ def test_numbers_that_are_made_are_divided():
         )
 
 
-def test_random_numbers_are_divided_along_each_dimension():
-    def plus(strategy):
-        draw = P.UniformReal(3).shard(strategy)
-        network = AutoParallel(Applied(lambda x: x + draw((4, 3))), "semi_auto")
-        return network(Tensor(np.zeros((4, 3), np.float32))).asnumpy()
+def drawn(kind, seeds, strategy, shape, *parameters):
+    draw = kind(*seeds).shard(strategy)
+    network = AutoParallel(Applied(lambda x: x + draw(shape, *parameters)), "semi_auto")
+    return network(Tensor(np.zeros(shape, np.float32))).asnumpy()
 
-    found = plus(((2, 1),))
-    np.testing.assert_array_equal(found, plus(None))
+
+@pytest.mark.parametrize("kind", ["UniformReal", "Gamma"])
+def test_each_slice_of_random_numbers_is_drawn_with_seeds_of_its_own(kind):
+    """A slice has the numbers of the operator with the seeds plus its number, of its shape."""
+    own = (Tensor([2.0]), Tensor([3.0])) if kind == "Gamma" else ()
+    whole = ((1,),) * len(own)
+    found = drawn(getattr(P, kind), (3, 5), ((2, 1), *whole), (4, 3), *own)
+    parts = [drawn(getattr(P, kind), (3 + i, 5 + i), None, (2, 3), *own) for i in range(2)]
+    np.testing.assert_array_equal(found, np.concatenate(parts))
     assert len({*found.ravel()}) == 12
     with pytest.raises(ModelError, match="does not divide the 12 numbers that it makes"):
-        plus(((1, 2),))
+        drawn(getattr(P, kind), (3, 5), ((1, 2), *whole), (4, 3), *own)
+
+
+def test_gamma_numbers_have_the_mean_of_their_parameters():
+    alpha, beta = np.array([[0.5], [4.0]], np.float32), np.array([2.0, 3.0], np.float32)
+
+    def draw(*parameters):
+        return AutoParallel(Applied(lambda *own: P.Gamma(7)((4000, 1, 1), *own)), "semi_auto")(
+            *map(Tensor, parameters)
+        )
+
+    numbers = draw(alpha, beta).asnumpy()
+    assert numbers.shape == (4000, 2, 2)
+    np.testing.assert_allclose(numbers.mean(0), alpha * beta, rtol=0.1)
+    with pytest.raises(StrategyError, match="splits `alpha` or `beta`"):
+        P.Gamma().shard(((1, 1, 1), (2, 1), (1,)))
+    with pytest.raises(ModelError, match="`alpha` has the element type float64, expected float32"):
+        draw(alpha.astype(np.float64), beta)
 
 
 def test_strides_of_batch_and_channels_are_one():

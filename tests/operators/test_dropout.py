@@ -46,6 +46,35 @@ def test_random_numbers_are_uniform_and_less_than_one(dtype: str) -> None:
     assert not np.array_equal(numbers, others)
 
 
+@pytest.mark.parametrize("name", ["random_uniform", "random_gamma"])
+def test_blocks_are_drawn_as_tensors_of_their_own(name: str) -> None:
+    def drawn(shape: tuple[int, ...], **attributes: Attribute) -> Array:
+        types = [TensorType("float64", shape), TensorType("int64", ())]
+        info = operator_info(name, types, {"key": "k", **attributes})
+        return whole_kernel(info, np.ones(shape), np.array(2))[0]
+
+    found = drawn((4, 6), seed=3, blocks=(2, 3))
+    for i in range(6):
+        row, column = 2 * (i // 3), 2 * (i % 3)
+        part = found[row : row + 2, column : column + 2]
+        assert np.array_equal(part, drawn((2, 2), seed=3 + i))
+    types = [TensorType("float64", (4, 6)), TensorType("int64", ())]
+    with pytest.raises(IRError, match=r"blocks \(3, 3\) do not divide"):
+        _ = operator_info(name, types, {"blocks": (3, 3)}).result_types
+
+
+@pytest.mark.parametrize("alpha", [0.3, 1.0, 2.5, 30.0])
+def test_gamma_numbers_have_the_mean_and_variance_of_their_parameter(alpha: float) -> None:
+    types = [TensorType("float64", (300, 300)), TensorType("int64", ())]
+    info = operator_info("random_gamma", types, {})
+    numbers = whole_kernel(info, np.full((300, 300), alpha), np.array(0))[0]
+    assert numbers.min() > 0
+    assert numbers.mean() == pytest.approx(alpha, rel=0.03)
+    assert numbers.var() == pytest.approx(alpha, rel=0.05)
+    wrong = whole_kernel(info, np.full((300, 300), -alpha), np.array(0))[0]
+    assert np.isnan(wrong).all()
+
+
 def test_random_numbers_are_no_integers() -> None:
     types = [TensorType("int64", (2,)), TensorType("int64", ())]
     with pytest.raises(IRError, match="expected floating point"):

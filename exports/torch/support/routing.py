@@ -96,7 +96,7 @@ def dropout(
     whole_shape: Sequence[int],
 ) -> Tensor:
     """Drop elements by their index in the whole tensor, so that masks depend on no split."""
-    drawn = _drawn(x, f"{seed}:{key}/{int(step)}", starts, whole_shape)
+    drawn = _drawn(x, seed, f"{key}/{int(step)}", starts, whole_shape, ())
     return torch.where(drawn >= rate, x * (1 / (1 - rate)), 0).to(x.dtype)
 
 
@@ -106,22 +106,41 @@ def random_uniform(
     *,
     seed: int = 0,
     key: str = "random",
+    blocks: Sequence[int] = (),
     starts: Sequence[int],
     whole_shape: Sequence[int],
 ) -> Tensor:
-    """Draw a number for each element by its index in the whole tensor, rounded down."""
+    """Draw a number for each element by its index in the whole tensor, rounded down.
+
+    With blocks it is by the index in one, whose number is added to the seed.
+    """
     steps = 2 / torch.finfo(x.dtype).eps
-    drawn = _drawn(x, f"{seed}:{key}/{int(step)}", starts, whole_shape)
+    drawn = _drawn(x, seed, f"{key}/{int(step)}", starts, whole_shape, blocks)
     return (torch.floor(drawn * steps) / steps).to(x.dtype)
 
 
-def _drawn(x: Tensor, stream: str, starts: Sequence[int], whole_shape: Sequence[int]) -> Tensor:
-    digest = blake2b(stream.encode(), digest_size=8).digest()
-    bits = torch.zeros((1,) * x.ndim, dtype=torch.int64, device=x.device)
+def _drawn(
+    x: Tensor,
+    seed: int,
+    stream: str,
+    starts: Sequence[int],
+    whole_shape: Sequence[int],
+    blocks: Sequence[int],
+) -> Tensor:
+    counts = blocks or (1,) * x.ndim
+    sizes = [size // count for size, count in zip(whole_shape, counts, strict=True)]
+    bits, number = torch.zeros((2, *(1,) * x.ndim), dtype=torch.int64, device=x.device)
     for d, (start, size) in enumerate(zip(starts, x.shape, strict=True)):
-        along = torch.arange(start, start + size, device=x.device) * prod(whole_shape[d + 1 :])
-        bits = bits + along.reshape(-1, *(1,) * (x.ndim - d - 1))
-    bits = (bits + 1) * _signed(_GAMMA) + _signed(int.from_bytes(digest, "little"))
+        along = torch.arange(start, start + size, device=x.device)
+        along = along.reshape(-1, *(1,) * (x.ndim - d - 1))
+        bits = bits + along % sizes[d] * prod(sizes[d + 1 :])
+        number = number + along // sizes[d] * prod(counts[d + 1 :])
+    begins = torch.zeros_like(number)
+    for block in number.unique().tolist():
+        digest = blake2b(f"{seed + block}:{stream}".encode(), digest_size=8).digest()
+        begin = _signed(int.from_bytes(digest, "little"))
+        begins = torch.where(number == block, begin, begins)
+    bits = (bits + 1) * _signed(_GAMMA) + begins
     for count, factor in _MIXERS:
         bits = (bits ^ _shifted(bits, count)) * _signed(factor)
     bits = bits ^ _shifted(bits, 31)

@@ -14,6 +14,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.mindspore.calls import Call
 from shardwright.operators.halo import Halo
 from shardwright.operators.info import SplitCounts
+from shardwright.operators.models.random import block_index
 from shardwright.ops.names import name_of
 
 _MESSAGES = {
@@ -225,12 +226,36 @@ def graph_info(found: CompiledAlone) -> dict[str, dict[str, Any]]:
         attributes = {key: value for node in group for key, value in node.attributes.items()}
         if operator in ("all_reduce", "reduce_scatter"):
             attributes["op"] = attributes.get("reduction", "sum")
+        attributes |= {**(call.attributes if call else {}), **_seeds(group, found)}
         listed[name] = {
             "inputs": [names.get(operand, operand) for operand in read],
-            "attrs": lengths or {**attributes, **(call.attributes if call else {})},
+            "attrs": lengths or attributes,
         }
         names |= dict.fromkeys(made, name)
     return {"@graph_0": listed}
+
+
+def _seeds(nodes: Sequence[Node], found: CompiledAlone) -> dict[str, int]:
+    """Return the seeds of the first block of random numbers that the rank draws."""
+    drawn = next((node for node in nodes if node.attributes.get("blocks")), None)
+    if drawn is None:
+        return {}
+    result, blocks = drawn.results[0], cast(tuple[int, ...], drawn.attributes["blocks"])
+    first = [slice(part.start, part.start + 1) for part in _region(result, found)]
+    number = int(block_index(result.type.shape, blocks, first)[0].item())
+    own = found.calls[drawn.provenance.operator].attributes
+    return {name: own[name] + number for name in ("seed", "seed2") if name in own}
+
+
+def _region(value: Value, found: CompiledAlone) -> list[slice]:
+    """Return which part of a value the rank has."""
+    assert value.layout is not None
+    region = []
+    for size, axes in zip(value.type.shape, value.layout.splits, strict=True):
+        part = -(-size // found.mesh.extent(axes))
+        begin = part * found.mesh.index(found.rank, axes)
+        region.append(slice(begin, min(begin + part, size)))
+    return region
 
 
 def _is_read_after(group: Sequence[Node], between: Sequence[Node]) -> bool:

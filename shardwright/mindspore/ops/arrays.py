@@ -1,24 +1,55 @@
 """Primitives of MindSpore that are made of ours: rows, masks, random numbers, sizes of images."""
 
+import warnings
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, Self
 
 import numpy as np
 
 from shardwright import ops as own
-from shardwright.ir.errors import ModelError
+from shardwright.ir.errors import ModelError, ShardwrightWarning
 from shardwright.ir.graph import Value
 from shardwright.ir.values import (
     POSITIVE_INTEGER,
     check_type,
     wrong_value,
 )
-from shardwright.mindspore.context import splits_operators
+from shardwright.mindspore.context import (
+    ParallelMode,
+    get_auto_parallel_context,
+    splits_operators,
+)
 from shardwright.mindspore.simulation import whole_inputs
 from shardwright.ops.composite import Composition
 from shardwright.ops.primitive import OnAnyDevice, Primitive, counts_of
 from shardwright.tensor import Tensor, TracedTensor, apply
 from shardwright.tracer import current_tracer
+
+
+class Cast(own.Cast):  # type: ignore[misc]
+    """A tensor of another type, split as it is.
+
+    MindSpore does not read the strategy of a cast in `semi_auto_parallel`: one for another number
+    of dimensions than the tensor has is left out there, with a warning.
+    """
+
+    def __call__(self, input_x: Any, dtype: Any) -> Tensor:
+        """Cast."""
+        counts = self.in_strategy
+        semi = get_auto_parallel_context("parallel_mode") == ParallelMode.SEMI_AUTO_PARALLEL
+        if not semi or counts is None or [*map(len, counts)] == [len(input_x.shape)]:
+            made: Tensor = super().__call__(input_x, dtype)
+            return made
+        warnings.warn(
+            f"the strategy {counts} of `Cast` has no effect: the tensor has the shape "
+            f"{input_x.shape}, and `semi_auto_parallel` splits a cast as what it reads",
+            ShardwrightWarning,
+            stacklevel=2,
+        )
+        unpinned = copy(self)
+        unpinned.in_strategy = unpinned.out_strategy = None
+        return unpinned(input_x, dtype)
 
 
 class Fill:
@@ -250,6 +281,7 @@ class UnsortedSegmentProd(Composition):
 
 
 __all__ = [
+    "Cast",
     "DType",
     "Diag",
     "Fill",

@@ -3,7 +3,7 @@
 import pytest
 
 import shardwright.mindspore as ms
-from shardwright.ir.errors import ShardwrightError
+from shardwright.ir.errors import ShardwrightError, ShardwrightWarning
 from shardwright.mindspore import Parameter, nn, ops
 from shardwright.mindspore.common.api import _cell_graph_executor
 from shardwright.mindspore.context import get_auto_parallel_context, set_auto_parallel_context
@@ -291,3 +291,23 @@ def test_a_loss_is_summed_where_it_is_split():
     phase, _ = _cell_graph_executor.compile(loss, ones(8, 8, 8))
     found = _cell_graph_executor.get_parallel_graph_info(phase)["@graph_0"]
     assert found["AllReduce-0"]["inputs"] == ["L2Loss-0"]
+
+
+@pytest.mark.parametrize(("strategy", "number"), [(None, 5), (((2, 2),), 2), (((1, 2),), 1)])
+def test_seeds_are_listed_that_the_rank_draws_with(strategy, number):
+    """Those of slice 0 are the ones that are given; ranks of one slice follow each other."""
+    set_auto_parallel_context(global_rank=5)
+    draw = operations.UniformReal(4, 6).shard(strategy)
+    phase, _ = _cell_graph_executor.compile(Applied(lambda: draw((8, 8))))
+    found = _cell_graph_executor.get_parallel_graph_info(phase)["@graph_0"]["UniformReal-0"]
+    assert [found["attrs"][name] for name in ("seed", "seed2")] == [4 + number, 6 + number]
+
+
+def test_a_strategy_of_another_number_of_dimensions_has_no_effect_on_a_cast():
+    """MindSpore does not read it in `semi_auto_parallel`."""
+    cast = operations.Cast().shard(((8, 1),))
+    with pytest.warns(ShardwrightWarning, match="has no effect: the tensor has the shape"):
+        _cell_graph_executor.compile(Applied(lambda x: cast(x, ms.int32)), ones(16))
+    set_auto_parallel_context(parallel_mode="auto_parallel")
+    with pytest.raises(ShardwrightError, match="does not fit `cast_0`"):
+        _cell_graph_executor.compile(Applied(lambda x: cast(x, ms.int32)), ones(16))
