@@ -22,6 +22,7 @@ from shardwright.mindspore.context import (
 )
 from shardwright.mindspore.parallel.auto_parallel import AutoParallel
 from shardwright.mindspore.running import Running, WithoutRanks
+from shardwright.mindspore.servers import HOST
 from shardwright.nn.cell import Cell
 from shardwright.operators.info import Array
 from shardwright.planner.options import CompileOptions, Mode
@@ -30,7 +31,6 @@ from shardwright.tracing import Definition, Network
 
 _SIZES = {"optimizer_weight_shard_size": "shard_size", "parallel_optimizer_threshold": "threshold"}
 _CONFIGURED = (*_SIZES, "optimizer_level", "gradient_accumulation_shard")
-_HOST = 8  # ranks of a host: an axis of a mesh is within one, or between them
 
 
 def from_context(network: Network, mode: str) -> AutoParallel:
@@ -40,7 +40,7 @@ def from_context(network: Network, mode: str) -> AutoParallel:
     spread = AutoParallel(network, chosen)
     _check_reduction(network)
     groups = get("communi_parallel_mode")
-    if get("device_num") > _HOST:
+    if get("device_num") > HOST:
         check_choice("communi_parallel_mode", groups, ("all_group_parallel",))
     if mode == ParallelMode.DATA_PARALLEL:  # in which MindSpore reads no strategy
         if get("full_batch"):
@@ -172,7 +172,7 @@ def finest_mesh(definition: Definition, devices: int) -> str | None:
 
     Of several it is the one whose ranks are numbered as MindSpore numbers them for most strategies.
     """
-    inner = gcd(devices, _HOST)
+    inner = gcd(devices, HOST)
     levels = [[*reversed(prime_factors(size))] for size in (devices // inner, inner)]
     while sum(map(len, levels)) > MOST_AXES:
         level = max(levels, key=len)

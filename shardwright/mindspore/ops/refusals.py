@@ -16,6 +16,7 @@ from shardwright.mindspore.context import (
     get_context,
     splits_operators,
 )
+from shardwright.mindspore.servers import can_form, group_of
 from shardwright.parameter import Parameter
 from shardwright.tensor import Tensor, tensors_in
 from shardwright.tracer import Tracer, current_tracer, is_tracing
@@ -80,7 +81,10 @@ def check_split(name: str, primitive: Any, arguments: Sequence[Any], made: Any) 
         return
     tensors = [x for x in arguments if isinstance(x, Tensor)]
     operands = tensors if len(tensors) == len(counts) else arguments
-    _check_parameters(name, operands, counts, _distances(name, primitive, counts))
+    ranks = _arranged(name, primitive, counts)
+    _check_parameters(name, operands, counts, ranks.distances() if ranks else [None] * len(counts))
+    if ranks:
+        _check_groups(name, counts, ranks)
     if name not in _WHOLE and name not in _RULES:
         return
     rest = [x for x in arguments if not isinstance(x, Tensor)]
@@ -99,30 +103,63 @@ def check_split(name: str, primitive: Any, arguments: Sequence[Any], made: Any) 
         )
 
 
-def _distances(
-    name: str, primitive: Any, counts: tuple[Shape, ...]
-) -> Sequence[tuple[int, ...] | None]:
-    """Return how far apart the ranks of neighbouring slices of each operand are, by dimension.
+@dataclass(frozen=True)
+class _Ranks:
+    """How MindSpore arranges ranks for an operator: by its factors in their order.
 
-    MindSpore arranges ranks by the factors of an operator in their order, and those that it does
-    not use last. None stands for operators whose order is not known here.
+    `sizes` ends with the number of ranks that compute the same; `operands` has the places of the
+    factors of each operand in the arrangement.
     """
-    order = [*range(len(counts[0]))]
-    factors = [order] * len(counts)
+
+    sizes: tuple[int, ...]
+    operands: Sequence[Sequence[int]]
+
+    def distances(self) -> Sequence[tuple[int, ...]]:
+        """Return how far apart the ranks of neighbouring slices of each operand are."""
+        apart = [prod(self.sizes[f + 1 :]) if size > 1 else 0 for f, size in enumerate(self.sizes)]
+        return [tuple(apart[f] for f in own) for own in self.operands]
+
+
+def _arranged(name: str, primitive: Any, counts: tuple[Shape, ...]) -> _Ranks | None:
+    """Return the arrangement of ranks of an operator; None where it is not known here."""
+    factors = [[*range(len(counts[0]))]] * len(counts)
     if name == "MatMul" and not primitive.attributes.get("transpose_a"):
-        order = [0, 1, 2]
         factors = [[0, 1], [2, 1] if primitive.attributes.get("transpose_b") else [1, 2]]
     elif "MatMul" in name or len({*counts}) > 1:
-        return [None] * len(counts)
+        return None
     pairs = [*zip(factors, counts, strict=True)]
     sizes = {f: n for each, own in pairs for f, n in zip(each, own, strict=True)}
     get = get_auto_parallel_context
-    distance = get("device_num") // get("pipeline_stages") // prod(sizes.values())
-    found = {}
-    for factor in reversed(order):
-        found[factor] = distance if sizes[factor] > 1 else 0
-        distance *= sizes[factor]
-    return [tuple(found[factor] for factor in each) for each in factors]
+    same = get("device_num") // get("pipeline_stages") // prod(sizes.values())
+    return _Ranks((*(sizes[f] for f in sorted(sizes)), same), factors)
+
+
+def _check_groups(name: str, counts: tuple[Shape, ...], ranks: _Ranks) -> None:
+    """Refuse splits for which ranks would reduce that form no group on servers of Ascend.
+
+    What an operator of all ranks reads whole has a gradient of all of them, and a product is summed
+    over the slices of what it is summed over.
+    """
+    get, count = get_auto_parallel_context, prod(ranks.sizes)
+    if get_context("device_target") != "Ascend" or count * get("pipeline_stages") != get(
+        "device_num"
+    ):
+        return
+    everything, rank = range(len(ranks.sizes)), get("global_rank")
+    reduced = [("a product", [1])] * (name == "MatMul")
+    reduced += [
+        (f"the gradient of operand {i}", [f for f in everything if f not in own])
+        for i, own in enumerate(ranks.operands)
+    ]
+    for what, along in reduced:
+        begin = rank // count * count
+        group = [begin + other for other in group_of(rank - begin, ranks.sizes, along)]
+        if not can_form(group):
+            raise StrategyError(
+                f"`{name}` cannot be split by {counts}: the ranks {group} would reduce {what}, and "
+                f"MindSpore forms no such group on servers of eight Ascend devices",
+                hint="split so that a group has the same 1, 2, 4 or 8 places in each server",
+            )
 
 
 def _check_parameters(

@@ -13,6 +13,7 @@ from shardwright.mindspore.common.api import _cell_graph_executor
 from shardwright.mindspore.ops import operations
 from shardwright.mindspore.ops.refusals import _Window
 from shardwright.mindspore.pipelines import check_pipeline
+from shardwright.mindspore.servers import can_form, group_of
 from shardwright.mindspore.train import Model
 from tests.mindspore.cells import Applied, ones
 
@@ -279,3 +280,50 @@ def test_what_slices_read_of_their_neighbours_is_what_their_windows_cover():
             assert (window.before(i, count), window.behind(i, count)) == reads(window, i, count)
             compared += 1
     assert compared > 100
+
+
+# Groups of ranks on servers of Ascend devices.
+
+
+@pytest.mark.parametrize("sizes", [(2, 2, 2, 2), (3, 2, 2, 2), (4, 4), (8, 2), (5, 8)])
+def test_arrangements_within_and_between_servers_have_groups(sizes):
+    dimensions = range(len(sizes))
+    for rank, chosen in product(range(int(np.prod(sizes))), product((0, 1), repeat=len(sizes))):
+        along = [d for d in dimensions if chosen[d]]
+        group = group_of(rank, sizes, along)
+        assert rank in group
+        assert len(group) == np.prod([sizes[d] for d in along])
+        assert can_form(group)
+
+
+@pytest.mark.parametrize(
+    "ranks", [(0, 1, 2), (3, 4), (1, 6), (0, 1, 2, 4), (0, 1, 4, 6), (0, 9), (0, 1, 8), range(6)]
+)
+def test_ranks_that_form_no_group(ranks):
+    assert not can_form(ranks)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "group"),
+    [
+        (((8, 3), (3, 1)), r"\[0, 1, 2\] would reduce a product"),
+        (((8, 1), (1, 3)), r"\[0, 1, 2\] would reduce the gradient of operand 0"),
+        (((24, 1), (1, 1)), None),
+        (((3, 8), (8, 1)), None),
+        (((3, 1), (1, 8)), None),
+    ],
+)
+def test_a_product_whose_ranks_form_no_group_is_refused_on_ascend(strategy, group):
+    ms.set_auto_parallel_context(device_num=24)
+
+    def compile_product():
+        cell = Applied(operations.MatMul().shard(strategy))
+        _cell_graph_executor.compile(cell, ones(48, 24), ones(24, 24))
+
+    if group is None:
+        compile_product()
+        return
+    with pytest.raises(RuntimeError, match=f"cannot be split by .*: the ranks {group}, and Mind"):
+        compile_product()
+    ms.set_context(device_target="GPU")
+    compile_product()
