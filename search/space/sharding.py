@@ -22,7 +22,7 @@ from shardwright.ir.values import (
 from shardwright.search.space.space import Storage
 
 LEVELS = ("level1", "level2", "level3")
-_ALL = -1  # in place of a size, as in MindSpore: as many ranks as there are
+EVERY_COPY = -1  # in place of a size, as in MindSpore: as many ranks as there are
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,13 @@ class OptimizerSharding:
         If a value is not allowed.
     """
 
-    shard_size: int = _ALL
+    shard_size: int = EVERY_COPY
     threshold: float = 0.0
     level: str | None = None
 
     def __post_init__(self) -> None:
         size = self.shard_size
-        if isinstance(size, bool) or not isinstance(size, int) or (size != _ALL and size < 1):
+        if isinstance(size, bool) or not isinstance(size, int) or (size != EVERY_COPY and size < 1):
             raise wrong_value("shard_size", size, "-1, or an integer of at least 1")
         NOT_NEGATIVE.check("threshold", self.threshold)
         if self.level is not None:
@@ -87,7 +87,7 @@ class OptimizerSharding:
         """
         sizes = [axis.size for axis in mesh.of_ranks.axes]
         made = {prod(c) for n in range(len(sizes) + 1) for c in combinations(sizes, n)}
-        if self.shard_size not in (_ALL, *made):
+        if self.shard_size not in (EVERY_COPY, *made):
             raise OptionError(
                 f"`shard_size` is {self.shard_size}, the axes of the mesh {mesh.of_ranks} make "
                 f"groups of {', '.join(map(str, sorted(made)))}",
@@ -114,7 +114,7 @@ class OptimizerSharding:
         undivided = [option for option in options if option.layout == whole]
         if below or self.shard_size == 1:
             return undivided or options
-        if self.shard_size == _ALL:
+        if self.shard_size == EVERY_COPY:
             most = max(len(option.layout.split_axes) for option in options)
             return [option for option in options if len(option.layout.split_axes) == most]
         held = set(whole.split_axes)

@@ -13,6 +13,7 @@ import numpy as np
 from shardwright import eager
 from shardwright.communication import get_group_size, get_rank
 from shardwright.ir.values import (
+    NOT_NEGATIVE,
     NOT_NEGATIVE_INTEGER,
     POSITIVE_INTEGER,
     Range,
@@ -282,6 +283,14 @@ def _mapping(name: str, value: object) -> None:
         raise wrong_value(name, value, "a mapping")
 
 
+def _divided(name: str, value: Any) -> None:
+    """Check how the states of optimizers are divided: the size from which on they are."""
+    _mapping(name, value)
+    threshold = "parallel_optimizer_threshold"
+    if threshold in value:
+        NOT_NEGATIVE.check(threshold, value[threshold])
+
+
 def _fusion(name: str, value: Any) -> None:
     """Check what is fused: the modes of collectives, and what a mode takes."""
     check_type(name, value, Mapping)
@@ -328,7 +337,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "full_batch": check_flag,
     "dataset_strategy": _strategy,
     "enable_parallel_optimizer": check_flag,
-    "parallel_optimizer_config": _mapping,
+    "parallel_optimizer_config": _divided,
     "comm_fusion": _fusion,
     "pipeline_stages": POSITIVE_INTEGER.check,
     "pipeline_config": _mapping,

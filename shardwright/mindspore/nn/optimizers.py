@@ -8,9 +8,15 @@ from typing import Any, ClassVar
 
 from shardwright import nn
 from shardwright.ir.attributes import Attribute
-from shardwright.ir.errors import OptionError
+from shardwright.ir.errors import ModelError, OptionError
 from shardwright.ir.values import check_flag, wrong_value
-from shardwright.mindspore.context import get_context
+from shardwright.mindspore.context import (
+    ParallelMode,
+    get_auto_parallel_context,
+    get_context,
+    splits_operators,
+)
+from shardwright.mindspore.errors import as_mindspore
 from shardwright.nn.optimizers import Optimizer, Parameters, Rate
 from shardwright.operators.models.loss_scale import SCALES
 from shardwright.ops.primitive import OnAnyDevice
@@ -23,6 +29,41 @@ class _Scaled(Optimizer):
 
     A subclass may override `construct`, which is what the optimizer does when it is applied.
     """
+
+    _support_parallel_optimizer = False
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        with as_mindspore():
+            self._check_division()
+
+    def _check_division(self) -> None:
+        """Refuse to be divided among ranks where MindSpore does not divide optimizers.
+
+        Raises
+        ------
+        ModelError
+            If the context asks for it.
+        """
+        get = get_auto_parallel_context
+        mode, target = get("parallel_mode"), get_context("device_target")
+        if not get("enable_parallel_optimizer") or splits_operators():
+            return
+        why = ""
+        if mode != ParallelMode.DATA_PARALLEL:
+            why = f"in `{mode}`, expected `data_parallel` or a mode that splits operators"
+        elif target == "GPU":
+            why = f"on `{target}` in `{mode}`, expected `Ascend`"
+        elif target == "Ascend" and not self._support_parallel_optimizer:
+            why = f"for `{type(self).__name__}` in `{mode}`, expected `Lamb` or `AdamWeightDecay`"
+        elif target == "Ascend" and len(self._settings) < get("device_num"):
+            count, ranks = len(self._settings), get("device_num")
+            why = f"for {count} parameters on {ranks} ranks, expected one for each rank or more"
+        if why:
+            raise ModelError(
+                f"`enable_parallel_optimizer` is True {why}: MindSpore divides no states there",
+                hint="set it to False, or `parallel_mode` to `semi_auto_parallel`",
+            )
 
     def construct(self, gradients: Any) -> None:
         """Update the parameters."""
@@ -115,6 +156,8 @@ class Momentum(_Filtered, nn.Momentum):
 
 class AdamWeightDecay(_Filtered, nn.AdamWeightDecay):
     """Adam with weight decay apart, and without correction of the bias of its moments."""
+
+    _support_parallel_optimizer = True
 
     def __init__(
         self,
@@ -260,6 +303,8 @@ class LARS(_Scaled, nn.LARS):
 
 class Lamb(_Filtered, nn.Lamb):
     """LAMB; see `shardwright.nn.Lamb`."""
+
+    _support_parallel_optimizer = True
 
 
 class RMSProp(_Filtered, nn.RMSProp):

@@ -6,6 +6,7 @@ from shardwright import parallel
 from shardwright.feeding import ByShape
 from shardwright.mindspore.context import get_context, get_seed
 from shardwright.mindspore.parallel._cost_model_context import cost_options
+from shardwright.mindspore.parallel.rows import ShardedRows
 from shardwright.mindspore.running import Running, as_arrays
 from shardwright.tracer import is_tracing
 from shardwright.tracing import Network
@@ -35,6 +36,13 @@ class AutoParallel(parallel.AutoParallel):
         options.setdefault("deterministic", get_context("deterministic") == "ON")
         super().__init__(network, parallel_mode, **options)
         self._running: ByShape[Running] = ByShape()
+
+    def hsdp(
+        self, shard_size: int = -1, threshold: int = 64, optimizer_level: str = "level1"
+    ) -> None:
+        """Divide parameters by their rows; see `shardwright.parallel.AutoParallel.hsdp`."""
+        super().hsdp(shard_size, threshold, optimizer_level)
+        self._compile_with(optimizer_parallel=ShardedRows(shard_size, threshold, optimizer_level))
 
     def __call__(self, *inputs: Any) -> Any:
         """Run the network or the training step on a batch, and return what it returns."""

@@ -13,8 +13,8 @@ from shardwright.mindspore.parallel._cost_model_context import (
     reset_cost_model_context,
     set_cost_model_context,
 )
+from shardwright.mindspore.parallel.rows import ShardedRows
 from shardwright.mindspore.spread import from_context
-from shardwright.search.space.sharding import OptimizerSharding
 from shardwright.tracing import InputSpec, trace
 
 
@@ -28,11 +28,11 @@ def _reset():
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        ({}, OptimizerSharding(-1, 64, "level1")),
-        ({"parallel_optimizer_threshold": 8}, OptimizerSharding(-1, 8, "level1")),
-        ({"optimizer_weight_shard_size": 2}, OptimizerSharding(2, 64, "level1")),
-        ({"gradient_accumulation_shard": True}, OptimizerSharding(-1, 64, "level2")),
-        ({"optimizer_level": "level3"}, OptimizerSharding(-1, 64, "level3")),
+        ({}, ShardedRows(-1, 64, "level1")),
+        ({"parallel_optimizer_threshold": 8}, ShardedRows(-1, 8, "level1")),
+        ({"optimizer_weight_shard_size": 2}, ShardedRows(2, 64, "level1")),
+        ({"gradient_accumulation_shard": True}, ShardedRows(-1, 64, "level2")),
+        ({"optimizer_level": "level3"}, ShardedRows(-1, 64, "level3")),
     ],
 )
 def test_the_configuration_of_optimizer_parallelism(config, expected):
