@@ -24,7 +24,7 @@ from shardwright.operators.elementwise import (
     on_gradient,
     special,
 )
-from shardwright.operators.indexing import gather, scatter, shape, slicing
+from shardwright.operators.indexing import gather, multiplied, scatter, shape, slicing
 from shardwright.operators.linear import (
     decompositions,
     eigenvectors,
@@ -91,6 +91,7 @@ __all__ = [
     "matmul",
     "matrices",
     "member_buffers",
+    "multiplied",
     "muon",
     "nf4",
     "normalization",

@@ -182,6 +182,16 @@ class ByTuples(OperatorInfo):
         """Return a number of dimensions in the notation of rules."""
         return " ".join(f"{letter}{d}{mark}" for d in range(count))
 
+    def of_gradient(self) -> tuple[str, str, str]:
+        """Return the dimensions of a tensor, of positions in it, and of slices at them.
+
+        They are those of a gradient, whose operands are a cotangent and these three.
+        """
+        _, x, positions, _ = (operand.shape for operand in self.operand_types)
+        count = tuple_size(x, positions)
+        places, rest = self.names("i", len(positions) - 1, "^"), self.names("e", len(x) - count)
+        return f"{self.names('v', count, '+')} {rest}", f"{places} k^", f"{places} {rest}"
+
     @property
     def flops(self) -> float:
         """Count one operation for each element read or written."""

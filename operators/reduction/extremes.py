@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from shardwright.operators.indexing.gather import local_positions, require_integers
-from shardwright.operators.indexing.scatter import ByTuples, IntoTensor, tuple_size
+from shardwright.operators.indexing.scatter import ByTuples, IntoTensor
 from shardwright.operators.info import (
     Array,
     Emitter,
@@ -186,12 +186,9 @@ class ScatterNdExtremumGradient(ByTuples):
 
     def make_rule(self) -> Rule:
         """Let every rank serve the slices in its part."""
-        dy, x, positions, updates = (operand.shape for operand in self.operand_types)
-        count = tuple_size(x, positions)
-        places, rest = self.names("i", len(positions) - 1, "^"), self.names("e", len(x) - count)
-        tensor, slices = f"{self.names('v', count, '+')} {rest}", f"{places} {rest}"
-        notation = f"{tensor}, {tensor}, {places} k^, {slices} -> {tensor}, {slices}"
-        return resolve(notation, [dy, x, positions, updates])
+        tensor, positions, slices = self.of_gradient()
+        notation = f"{tensor}, {tensor}, {positions}, {slices} -> {tensor}, {slices}"
+        return resolve(notation, [operand.shape for operand in self.operand_types])
 
     def make_dtypes(self) -> tuple[str, ...]:
         """Return the types of the tensor and of the slices."""

@@ -271,13 +271,9 @@ class UnsortedSegmentProd(Composition):
 
     def compose(self, x: Tensor, segment_ids: Tensor, num_segments: int) -> Tensor:
         """Multiply; a segment without rows is one."""
-        rows = segment_ids.ndim
-        chosen = apply("one_hot", segment_ids, depth=num_segments, dtype="int32")
-        for _ in x.shape[rows:]:
-            chosen = apply("expand_dims", chosen, axis=chosen.ndim)
-        one = apply("fill", shape=(), value=1.0, dtype=x.dtype)
-        kept = apply("where", apply("greater", chosen, 0), apply("expand_dims", x, axis=rows), one)
-        return apply("reduce_prod", kept, axis=tuple(range(rows)))
+        shape = (num_segments, *x.shape[segment_ids.ndim :])
+        ones = apply("fill", shape=shape, value=1.0, dtype=x.dtype)
+        return apply("scatter_nd_mul", ones, apply("expand_dims", segment_ids, axis=-1), x)
 
 
 __all__ = [

@@ -1,7 +1,6 @@
 """Rows of tensors and parameters that are changed at positions."""
 
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -12,7 +11,6 @@ from shardwright.ir.values import (
     NOT_NEGATIVE_INTEGER,
     wrong_value,
 )
-from shardwright.mindspore.ops.arrays import UnsortedSegmentProd
 from shardwright.operators.info import SplitCounts
 from shardwright.ops.composite import Assign, Composition, Written
 from shardwright.ops.primitive import OnAnyDevice, counts_of
@@ -106,8 +104,8 @@ class TensorScatterMul(Written):
     """A tensor times slices at tuples of positions; slices at one position multiply up."""
 
     def compose(self, input_x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-        """Multiply: positions are one dimension, whose slices are put into segments."""
-        return _times(input_x, indices, updates)
+        """Multiply."""
+        return apply("scatter_nd_mul", input_x, indices, updates)
 
 
 class TensorScatterDiv(Written):
@@ -115,19 +113,7 @@ class TensorScatterDiv(Written):
 
     def compose(self, input_x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
         """Divide."""
-        return _times(input_x, indices, apply("reciprocal", updates))
-
-
-def _times(x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    """Return a tensor times slices at tuples of positions; those outside of it change nothing."""
-    depth = indices.shape[-1]
-    sizes, slices = x.shape[:depth], x.shape[depth:]
-    count = prod(sizes)
-    numbers = Tensor(np.arange(1, count + 1, dtype=np.int32).reshape(sizes))
-    segments = (apply("gather_nd", numbers, indices) - 1).reshape((-1,))
-    rows = updates.reshape((segments.shape[0], *slices))
-    products = UnsortedSegmentProd()(rows, segments, count)
-    return x * products.reshape(x.shape)
+        return apply("scatter_nd_mul", input_x, indices, apply("reciprocal", updates))
 
 
 class ScatterMul(_ScatterRows):

@@ -31,6 +31,7 @@ REFUSED = {
     "reduce_prod",
     "scatter_nd_max",
     "scatter_nd_min",
+    "scatter_nd_mul",
     "unsorted_segment_max",
     "unsorted_segment_min",
 }
