@@ -1,7 +1,8 @@
 """Parameters of a model definition: how they begin, such as ``normal(0.02)``; who keeps them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -141,6 +142,7 @@ class Parameter(Tensor):
     """
 
     is_parameter = True
+    mode_now: ClassVar[Callable[[], str]] = lambda: ""  # what a script has set when it is made
 
     def __init__(
         self,
@@ -172,6 +174,7 @@ class Parameter(Tensor):
                     f"a parameter begins as data of shape {found}, expected {expected}"
                 )
         self._name, self._path = name, ""
+        self.made_in = Parameter.mode_now()
         self.requires_grad = requires_grad and self.type.is_float
         self.layerwise_parallel = layerwise_parallel
         self.parallel_optimizer = parallel_optimizer

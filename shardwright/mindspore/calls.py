@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardwright.tensor import tensors_in
+from shardwright.tensor import Tensor, tensors_in
 from shardwright.tracer import current_tracer, is_tracing
 
 
@@ -62,3 +62,11 @@ def called(
     operands = tuple(value.name for value in values if value is not None)
     call = Call(name, operands, attributes or {})
     noted |= {node.name: call for node in tracer.nodes[begin:]}
+
+
+def maker(tensor: Tensor) -> str:
+    """Return what MindSpore calls the operator that made a tensor of this trace, if it is known."""
+    noted, tracer = _NOTED.get() or {}, current_tracer()
+    name = tensor.value(tracer).name
+    nodes = (node for node in tracer.nodes if name in {result.name for result in node.results})
+    return next((noted[node.name].name for node in nodes if node.name in noted), "")

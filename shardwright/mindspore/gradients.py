@@ -25,6 +25,7 @@ from shardwright.mindspore.differentiated import (
     OneGradient,
     being_differentiated,
 )
+from shardwright.mindspore.ops.refusals import check_loss
 from shardwright.mindspore.running import Running, as_arrays
 from shardwright.mindspore.runtime import check_memory
 from shardwright.mindspore.spread import running_on_ranks
@@ -139,6 +140,7 @@ class GradientFunction:
                 hint="add what they return, and differentiate the sum",
             )
         noted.outputs.append(outputs[0] if self.has_aux else outputs)
+        check_loss(noted.outputs)
         noted.weights += self.weights or ()
         positions = (self.positions,) if isinstance(self.positions, int) else self.positions or ()
         wanted: tuple[Any, ...] = tuple(inputs[i] for i in positions)

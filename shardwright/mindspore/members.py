@@ -122,6 +122,11 @@ def data(self: Parameter) -> Parameter:
     return self
 
 
+def mode_now() -> str:
+    """Return the parallel mode of the context, in which a parameter is made."""
+    return str(get_auto_parallel_context("parallel_mode"))
+
+
 _CELLS: tuple[Callable[..., Any], ...] = (
     infer_param_pipeline_stage,
     init_parameters_data,
@@ -134,5 +139,6 @@ def add_members() -> None:
     """Give cells and parameters these methods and properties."""
     for method in _CELLS:
         setattr(Cell, method.__name__, method)
+    Parameter.mode_now = mode_now
     Parameter.add_pipeline_stage = add_pipeline_stage  # type: ignore[attr-defined]
     Parameter.data = property(data)  # type: ignore[attr-defined]

@@ -39,6 +39,7 @@ def from_context(network: Network, mode: str) -> AutoParallel:
     chosen = get("search_mode") if mode == ParallelMode.AUTO_PARALLEL else mode
     spread = AutoParallel(network, chosen)
     _check_reduction(network)
+    _check_made_in(network)
     groups = get("communi_parallel_mode")
     if get("device_num") > HOST:
         check_choice("communi_parallel_mode", groups, ("all_group_parallel",))
@@ -90,6 +91,29 @@ def _check_reduction(network: Network) -> None:
                     f"False: the gradient of `{parameter.name}` is {parameter.dtype}, and reduced "
                     f"in it",
                 )
+
+
+def _check_made_in(network: Network) -> None:
+    """Refuse parameters that begin by an initializer, made before the mode that splits operators.
+
+    MindSpore draws whole values when they are made in another mode, and slices in this one.
+
+    Raises
+    ------
+    ModelError
+        If there is one.
+    """
+    splitting = ParallelMode.MODE_LIST[-2:]
+    mode = get_auto_parallel_context("parallel_mode")
+    parameters = network.get_parameters() if isinstance(network, Cell) else ()
+    for parameter in parameters if mode in splitting else ():
+        if not parameter.has_value and parameter.made_in not in splitting:
+            raise ModelError(
+                f"the parameter `{parameter.name}` begins by an initializer and was made in "
+                f"`{parameter.made_in}`, the mode is `{mode}`: Must set or change parallel mode "
+                f"before any Tensor created.",
+                hint="call `set_auto_parallel_context` before the network is made",
+            )
 
 
 def _level(config: Mapping[str, Any]) -> str:

@@ -104,13 +104,13 @@ class Products(nn.Cell):
     ],
 )
 def test_operators_are_split_by_the_batch_unless_they_have_a_strategy(strategy, rows, expected):
-    network = Products(strategy)
-    network.set_data_parallel()
     inputs = [Tensor(np.ones(shape, np.float32)) for shape in ((rows, 8), (8, 16))]
     ms.set_auto_parallel_context(
         device_num=8, global_rank=0, parallel_mode="auto_parallel", full_batch=True
     )
     try:
+        network = Products(strategy)
+        network.set_data_parallel()
         network.set_train()
         _cell_graph_executor.compile(network, *inputs)
         found = _cell_graph_executor._get_shard_strategy(network)

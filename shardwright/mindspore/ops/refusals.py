@@ -10,7 +10,8 @@ from math import prod
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from shardwright.ir.errors import StrategyError
+from shardwright.ir.errors import ModelError, StrategyError
+from shardwright.mindspore.calls import maker
 from shardwright.mindspore.context import (
     get_auto_parallel_context,
     get_context,
@@ -68,6 +69,9 @@ _WITHOUT_RESULT = ("ResizeBilinear", "ResizeNearestNeighbor")
 _ON_GPU: Mapping[str, tuple[tuple[int, int | None], ...]] = {"ResizeBilinear": ((0, 3),)}
 
 
+_NEVER_LAST = ("UniformCandidateSampler",)
+
+
 def check_split(name: str, primitive: Any, arguments: Sequence[Any], made: Any) -> None:
     """Refuse what MindSpore's rule of an operator refuses, where the mode splits operators.
 
@@ -118,6 +122,23 @@ class _Ranks:
         """Return how far apart the ranks of neighbouring slices of each operand are."""
         apart = [prod(self.sizes[f + 1 :]) if size > 1 else 0 for f, size in enumerate(self.sizes)]
         return [tuple(apart[f] for f in own) for own in self.operands]
+
+
+def check_loss(made: Any) -> None:
+    """Refuse what no loss is made of in MindSpore, where the mode splits operators.
+
+    Raises
+    ------
+    ModelError
+        If an operator makes what is differentiated that cannot be the last one.
+    """
+    for tensor in tensors_in(made) if splits_operators() else ():
+        if (name := maker(tensor)) in _NEVER_LAST:
+            raise ModelError(
+                f"`{name}` makes what is differentiated: in MindSpore it is not the last operator "
+                f"of a network",
+                hint="make the loss of its results, with a reduction",
+            )
 
 
 def _arranged(name: str, primitive: Any, counts: tuple[Shape, ...]) -> _Ranks | None:

@@ -327,3 +327,47 @@ def test_a_product_whose_ranks_form_no_group_is_refused_on_ascend(strategy, grou
         compile_product()
     ms.set_context(device_target="GPU")
     compile_product()
+
+
+# What MindSpore refuses of whole networks.
+
+
+def step_of(network):
+    return nn.TrainOneStepCell(network, nn.Momentum(network.trainable_params(), 0.1, 0.9))
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+def test_a_sampler_of_classes_makes_no_loss(reduced):
+    sampler = operations.UniformCandidateSampler(16, 16, False, 20, 1, False).shard(((1, 8),))
+    scale = Parameter(Tensor(np.ones((48, 16)), "float32"), name="scale")
+
+    class Sampled(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.scale = scale
+
+        def construct(self, x):
+            _, expected, _ = sampler((x * self.scale).astype("int32"))
+            return expected.sum() if reduced else expected
+
+    def compile_step():
+        _cell_graph_executor.compile(step_of(Sampled()), ones(48, 16))
+
+    if reduced:
+        compile_step()
+        return
+    with pytest.raises(RuntimeError, match="`UniformCandidateSampler` makes what is different"):
+        compile_step()
+
+
+@pytest.mark.parametrize("mode", ["semi_auto_parallel", "auto_parallel"])
+def test_parameters_are_made_in_a_mode_that_splits_operators_if_they_are_split(mode):
+    ms.set_auto_parallel_context(parallel_mode="data_parallel")
+    network, data = nn.Dense(8, 8), nn.Dense(8, 8, ones(8, 8), has_bias=False)
+    drawn = nn.Dense(8, 8)
+    drawn.init_parameters_data()
+    ms.set_auto_parallel_context(parallel_mode=mode)
+    for other in (data, drawn, nn.Dense(8, 8)):
+        _cell_graph_executor.compile(step_of(other), ones(8, 8))
+    with pytest.raises(RuntimeError, match=r"`weight` begins by an initializer and was made in `d"):
+        _cell_graph_executor.compile(step_of(network), ones(8, 8))
