@@ -24,6 +24,7 @@ from shardwright.mindspore.common.listings import (
     CompiledAlone,
     fused_gradients,
     graph_info,
+    operator_count,
     parameter_layouts,
     strategies,
 )
@@ -34,10 +35,11 @@ from shardwright.mindspore.context import (
 )
 from shardwright.mindspore.differentiated import Differentiated, differentiated_alone
 from shardwright.mindspore.errors import as_mindspore
+from shardwright.mindspore.parallel._cost_model_context import _get_algo_single_loop
 from shardwright.mindspore.simulation import whole_inputs
 from shardwright.mindspore.spread import finest_mesh, options_alone
 from shardwright.mindspore.steps import jit
-from shardwright.nn.cell import Cell
+from shardwright.nn.cell import Cell, CellList
 from shardwright.nn.optimizers import Optimizer
 from shardwright.operators.models.loss_scale import LossScale
 from shardwright.ops.composite import assigned_and_trained
@@ -151,8 +153,14 @@ class _CellGraphExecutor:
         return graph_info(self._compiled(phase))
 
     def _get_num_parallel_ops(self, net: Cell) -> int:
-        """Return how many operators of a cell have a strategy."""
-        return len(self._get_shard_strategy(net))
+        """Return how many operators of a cell MindSpore's search chooses strategies for.
+
+        With `_set_algo_single_loop` those of the cells of a `CellList` count once.
+        """
+        self._get_shard_strategy(net)  # which raises where there are none
+        inner = net.cells_and_names() if _get_algo_single_loop() else ()
+        lists = [path.replace(".", "/") for path, cell in inner if isinstance(cell, CellList)]
+        return operator_count(self._newest[net], lists)
 
 
 def _compiled(cell: Cell, inputs: tuple[Any, ...]) -> CompiledAlone:
@@ -212,7 +220,7 @@ def compile_alone(
         each = devices // get_auto_parallel_context("pipeline_stages")
         options = replace(options, mesh=finest_mesh(definition, each))
     found = compiled(definition, options)
-    return CompiledAlone(**vars(found), calls=calls, rank=rank)
+    return CompiledAlone(**vars(found), calls=calls, rank=rank, written=definition.graph)
 
 
 def _output_slices(cell: Network, options: ParallelOptions) -> int:

@@ -1,7 +1,7 @@
 """What MindSpore lists of a compiled cell: layouts of parameters, operators of the graph."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
@@ -96,10 +96,40 @@ class CompiledAlone(Compiled):
         The operator of MindSpore that each operator of the network belongs to, by its name.
     rank : int
         The rank whose messages are listed.
+    written : Graph, optional
+        The network as it is written: with operators that are equal to others.
     """
 
     calls: Mapping[str, Call] = field(default_factory=dict)
     rank: int = 0
+    written: Graph | None = None
+
+
+def operator_count(found: CompiledAlone, lists: Collection[str]) -> int:
+    """Return how many operators MindSpore's search would choose strategies for.
+
+    They are those of the network as it is written, but for reshapes of what is reshaped, and one
+    through which inputs come.
+
+    Parameters
+    ----------
+    found : CompiledAlone
+        The program.
+    lists : collection of str
+        Scopes of lists of equal cells, of which the operators of one cell count.
+    """
+    assert found.written is not None
+    nodes, counts = found.written.producers, Counter[tuple[str, str]]()
+    for own in _by_call(found.written.nodes, found.calls):
+        first, call = own[0], found.calls.get(own[0].name)
+        source = nodes.get(first.operands[0]) if first.operands else None
+        again = source is not None and first.operator == source.operator == "reshape"
+        if not again and (call is None or call.name):
+            place = next((path for path in lists if first.scope.startswith(f"{path}/")), "")
+            index = first.scope.removeprefix(f"{place}/").partition("/")[0] if place else ""
+            counts[place, index] += 1
+    most = {place: max(n for key, n in counts.items() if key[0] == place) for place, _ in counts}
+    return sum(most.values()) + bool(found.written.inputs)
 
 
 def strategies(found: CompiledAlone) -> dict[str, list[list[int]]]:

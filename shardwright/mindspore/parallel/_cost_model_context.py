@@ -101,7 +101,7 @@ def _set_multi_subgraphs(several: bool = True) -> None:
 
 
 def _set_algo_single_loop(single: bool) -> None:
-    """Keep a setting of MindSpore's search: equal layers are always searched once here."""
+    """Keep a setting of the search: equal layers are searched once here, and count so with it."""
     check_flag("single", single)
     _SINGLE[0] = single
 

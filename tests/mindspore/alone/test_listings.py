@@ -11,6 +11,7 @@ from shardwright.mindspore.nn import TrainOneStepCell
 from shardwright.mindspore.ops import operations
 from shardwright.mindspore.parallel._auto_parallel_context import auto_parallel_context
 from shardwright.mindspore.parallel._cost_model_context import (
+    _set_algo_single_loop,
     cost_options,
     get_cost_model_context,
     reset_cost_model_context,
@@ -311,3 +312,38 @@ def test_a_strategy_of_another_number_of_dimensions_has_no_effect_on_a_cast():
     set_auto_parallel_context(parallel_mode="auto_parallel")
     with pytest.raises(ShardwrightError, match="does not fit `cast_0`"):
         _cell_graph_executor.compile(Applied(lambda x: cast(x, ms.int32)), ones(16))
+
+
+class Layer(nn.Cell):
+    """Six operators, of which the first two make the same, and two reshapes are one."""
+
+    def __init__(self):
+        super().__init__()
+        self.relu, self.add, self.reshape = ops.ReLU(), ops.Add(), ops.Reshape()
+        self.neg = ops.Neg()
+
+    def construct(self, x):
+        both = self.add(self.relu(x), self.relu(x))
+        return self.neg(self.reshape(self.reshape(both, (-1,)), x.shape))
+
+
+class Layers(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.layers, self.exp = nn.CellList([Layer(), Layer(), Layer()]), ops.Exp()
+
+    def construct(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return self.exp(x)
+
+
+@pytest.mark.parametrize(("once", "expected"), [(False, 3 * 5 + 2), (True, 5 + 2)])
+def test_operators_of_equal_cells_in_a_list_are_counted_once_where_asked(once, expected):
+    _set_algo_single_loop(once)
+    try:
+        network = Layers().set_train()
+        _cell_graph_executor.compile(network, ones(16, 32))
+        assert _cell_graph_executor._get_num_parallel_ops(network) == expected
+    finally:
+        _set_algo_single_loop(False)
