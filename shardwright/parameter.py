@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
+from shardwright.eager import drawn
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import ModelError
 from shardwright.ir.graph import DIVIDED, Value
@@ -155,6 +156,11 @@ class Parameter(Tensor):
         shape: int | tuple[int, ...] | None = None,
         dtype: str = "float32",
     ) -> None:
+        self._draws_alone = isinstance(default_input, Tensor) and default_input.init is not None
+        if isinstance(default_input, Tensor) and default_input.init is not None:
+            default_input = initializer(
+                default_input.init, default_input.shape, default_input.dtype
+            )
         if isinstance(default_input, (str, int, float, Initializer)) and shape is not None:
             default_input = initializer(default_input, shape, dtype)
         if isinstance(default_input, (str, Initializer)):
@@ -248,6 +254,8 @@ class Parameter(Tensor):
         """
         if self.kept is not None:
             return self.kept[0].read(self.kept[1])
+        if self.array is None and self._draws_alone:
+            self.set_data(drawn(self.name, self.initializer, self.type))
         if self.array is None and self.initializer.partition("(")[0] in (
             "zeros",
             "ones",
@@ -312,6 +320,9 @@ class Parameter(Tensor):
         return tracer.pinned(value, self._strategy)
 
     def __repr__(self) -> str:
-        return f"Parameter({self.name}: {self.type})"
+        return (
+            f"Parameter(name={self.name}, shape={self.shape}, dtype={self.dtype}, "
+            f"requires_grad={self.requires_grad})"
+        )
 
     __str__ = __repr__

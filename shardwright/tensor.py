@@ -29,10 +29,12 @@ class Tensor:
 
     Parameters
     ----------
-    data : array_like
+    input_data : array_like
         The elements.
     dtype : str, optional
         Element type; that of the data unless given. Numbers of Python are float32 or int64.
+    shape, init : optional
+        In place of data: the sizes of an input, None for any; or of a parameter, and how it begins.
 
     Examples
     --------
@@ -42,17 +44,19 @@ class Tensor:
 
     is_parameter: ClassVar[bool] = False
     sizes: "tuple[Any, ...] | None" = None  # of a type that describes an input
+    init: Any = None  # how a parameter begins that is made of it
 
     def __init__(
         self,
-        data: "ArrayLike | Tensor | None" = None,
+        input_data: "ArrayLike | Tensor | None" = None,
         dtype: str | None = None,
         *,
         shape: "tuple[Any, ...] | list[Any] | None" = None,
+        init: Any = None,
     ) -> None:
-        self.sizes = None if shape is None else tuple(shape)
-        if data is None or self.sizes is not None:
-            self._describe(data, dtype)
+        data, self.sizes = input_data, None if shape is None else tuple(shape)
+        if data is None or self.sizes is not None or init is not None:
+            self._describe(data, dtype, init)
             return
         array = data.asnumpy() if isinstance(data, Tensor) else np.asarray(data)
         if dtype is None:
@@ -63,7 +67,7 @@ class Tensor:
         self.type = TensorType(dtype, array.shape)
         self.array: Array | None = array.astype(numpy_dtype(dtype))
 
-    def _describe(self, data: object, dtype: str | None) -> None:
+    def _describe(self, data: object, dtype: str | None, init: Any) -> None:
         """Be a type without data.
 
         Raises
@@ -76,7 +80,8 @@ class Tensor:
                 "a tensor has data; or a shape and an element type, to describe an input",
                 hint="write `Tensor(data)`, or `Tensor(shape=[None, 8], dtype=float32)`",
             )
-        self.type, self.array = TensorType(dtype, (1,) * len(self.sizes)), None
+        sizes = (1,) * len(self.sizes) if init is None else self.sizes
+        self.type, self.array, self.init = TensorType(dtype, sizes), None, init
 
     def check(self, found: Any) -> None:
         """Refuse a tensor of other sizes or of another type than this one describes.

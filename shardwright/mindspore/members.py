@@ -2,12 +2,14 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
+from copy import copy
 from math import gcd
-from typing import Any
+from typing import Any, Literal
 
 from shardwright.eager import drawn
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import NOT_NEGATIVE_INTEGER, check_flag
+from shardwright.mindspore.common.initializer import initializer
 from shardwright.mindspore.context import ParallelMode, get_auto_parallel_context
 from shardwright.mindspore.errors import as_mindspore
 from shardwright.mindspore.pipelines import stages_of_parameters
@@ -15,7 +17,8 @@ from shardwright.mindspore.simulation import is_simulated
 from shardwright.nn.cell import Cell
 from shardwright.operators.info import SplitCounts, operator_info
 from shardwright.operators.rule import Rule
-from shardwright.parameter import Parameter
+from shardwright.parameter import Init, Parameter
+from shardwright.tensor import Tensor
 from shardwright.tracer import Tracer
 
 
@@ -117,6 +120,25 @@ def add_pipeline_stage(self: Parameter, stage: int) -> None:
     vars(self).setdefault("_named_stages", []).append(stage)
 
 
+def clone(self: Parameter, init: Init | Tensor | Literal["same"] = "same") -> Parameter:
+    """Return another parameter of the same name and type, which begins as this one or otherwise.
+
+    Parameters
+    ----------
+    init : str, float, Initializer or Tensor
+        ``same``: with its value, if it has one, or else as it begins.
+    """
+    other = copy(self)
+    other.name, other.kept = self.name, None
+    if not (isinstance(init, str) and init == "same"):
+        begin = Parameter(initializer(init, self.shape, self.dtype))
+        other.array, other.initializer = begin.array, begin.initializer
+        other.begins_as_data = begin.begins_as_data
+    elif self.has_value:
+        other.array, other.initializer = self.asnumpy().copy(), "data"
+    return other
+
+
 def data(self: Parameter) -> Parameter:
     """Return the parameter itself, whose elements are its data."""
     return self
@@ -140,5 +162,6 @@ def add_members() -> None:
     for method in _CELLS:
         setattr(Cell, method.__name__, method)
     Parameter.mode_now = mode_now
+    Parameter.clone = clone  # type: ignore[attr-defined]
     Parameter.add_pipeline_stage = add_pipeline_stage  # type: ignore[attr-defined]
     Parameter.data = property(data)  # type: ignore[attr-defined]

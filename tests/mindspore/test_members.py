@@ -7,6 +7,7 @@ import shardwright.mindspore as ms
 from shardwright.ir.errors import ShardwrightError
 from shardwright.mindspore import Parameter, Tensor, nn, ops
 from shardwright.mindspore.common.api import _cell_graph_executor
+from shardwright.mindspore.common.initializer import Normal
 
 
 class Inner(nn.Cell):
@@ -175,3 +176,28 @@ def test_a_tensor_is_an_initial_value_of_its_shape():
     for init, shape in ((data, (3, 2)), (data, 6), ("normal", None)):
         with pytest.raises(ShardwrightError, match="`shape` is"):
             ms.initializer(init, shape)
+
+
+# Parameters that are made of others, or of a tensor that says how they begin.
+
+
+def test_a_clone_begins_as_its_parameter_does_or_as_it_is_told():
+    begun = Tensor(shape=(3, 4), dtype="float32", init=Normal())
+    drawn = Parameter(begun, name="w", requires_grad=False)
+    same = drawn.clone()
+    np.testing.assert_array_equal(same.asnumpy(), drawn.asnumpy())
+    assert len({*same.asnumpy().ravel()}) > 1
+    assert repr(same) == repr(drawn)
+    assert repr(same).endswith("(name=w, shape=(3, 4), dtype=float32, requires_grad=False)")
+    same.set_data(np.ones((3, 4)))
+    assert not (drawn.asnumpy() == 1).any()
+    np.testing.assert_array_equal(drawn.clone("ones").asnumpy(), np.ones((3, 4)))
+    given = drawn.clone(Tensor(np.full((3, 4), 2.0)))
+    np.testing.assert_array_equal(given.asnumpy(), np.full((3, 4), 2.0))
+
+
+def test_a_tensor_with_an_initializer_has_no_data():
+    with pytest.raises(ShardwrightError, match="a tensor has data; or a shape and an element type"):
+        Tensor(np.ones(3), init="ones")
+    with pytest.raises(ShardwrightError, match="a tensor has data; or a shape and an element type"):
+        Tensor(init="ones", dtype="float32")
