@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from shardwright.ir.graph import Node
 from shardwright.tensor import Tensor, tensors_in
 from shardwright.tracer import current_tracer, is_tracing
 
@@ -25,11 +26,55 @@ class Call:
         The values that it was applied to, in MindSpore's order.
     attributes : mapping
         What it was made with.
+    arguments : tuple
+        What it was applied to, with None for each tensor.
     """
 
     name: str
     operands: tuple[str, ...] = ()
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    arguments: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Part:
+    """The part of an operator that a rank computes.
+
+    Parameters
+    ----------
+    operands : sequence of sequence of slice
+        Which part of each operand that is a tensor it has.
+    result : sequence of slice
+        Which part of the result it makes.
+    shapes : sequence of tuple of int
+        The shapes of the whole operands, and of the whole result.
+    """
+
+    operands: Sequence[Sequence[slice]]
+    result: Sequence[slice]
+    shapes: Sequence[tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """MindSpore's operators in the place of one.
+
+    Parameters
+    ----------
+    operands : sequence of str
+        Names of the operands, for those of the operator that are tensors.
+    nodes : sequence of Node
+        What they are made of.
+    calls : mapping of str to Call
+        The operator of MindSpore that each node belongs to.
+    constants : mapping of str to str
+        The numbers among what they read, as MindSpore writes them.
+    """
+
+    operands: Sequence[str]
+    nodes: Sequence[Node]
+    calls: Mapping[str, Call]
+    constants: Mapping[str, str]
 
 
 _NOTED: ContextVar[dict[str, Call] | None] = ContextVar("noted calls", default=None)
@@ -60,7 +105,8 @@ def called(
     yield
     values = (tracer.known(tensor) for tensor in tensors_in(tuple(arguments)))
     operands = tuple(value.name for value in values if value is not None)
-    call = Call(name, operands, attributes or {})
+    plain = tuple(None if isinstance(item, Tensor) else item for item in arguments)
+    call = Call(name, operands, attributes or {}, plain)
     noted |= {node.name: call for node in tracer.nodes[begin:]}
 
 

@@ -64,8 +64,6 @@ from shardwright.ops.composite import (
     MulNoNan,
     SquareSumAll,
     Swiglu,
-    TensorScatterAdd,
-    TensorScatterSub,
 )
 from shardwright.ops.cosine import DCT, DCTN, IDCT, IDCTN
 from shardwright.ops.decoding import IncreFlashAttention, KVCacheScatterUpdate
@@ -96,6 +94,7 @@ from shardwright.ops.quantization import (
 )
 from shardwright.ops.sampling import CropAndResize, GridSampler2D, ROIAlign
 from shardwright.ops.sharding import shard
+from shardwright.ops.written import TensorScatterAdd, TensorScatterSub
 
 __all__ = [
     "DCT",

@@ -7,14 +7,9 @@ import numpy as np
 
 from shardwright.ir.errors import ModelError, StrategyError
 from shardwright.ir.values import NOT_NEGATIVE_INTEGER, wrong_value
-from shardwright.ops.composite import (
-    Assign,
-    Composition,
-    TensorScatterAdd,
-    TensorScatterSub,
-    Written,
-)
+from shardwright.ops.composite import Assign, Composition
 from shardwright.ops.primitive import record_strategy
+from shardwright.ops.written import TensorScatterAdd, TensorScatterSub, Written
 from shardwright.parameter import Parameter
 from shardwright.tensor import Tensor, apply, apply_all
 from shardwright.tracer import is_tracing

@@ -9,12 +9,11 @@ import numpy as np
 from shardwright.ir.errors import ModelError, StrategyError
 from shardwright.ir.graph import Node, Value
 from shardwright.ir.values import wrong_value
-from shardwright.operators.indexing.scatter import emit_scatter_nd_add
 from shardwright.operators.info import SplitCounts, operator_info
 from shardwright.operators.notation import resolve
 from shardwright.ops.primitive import OnAnyDevice, counts_of
 from shardwright.parameter import Parameter
-from shardwright.tensor import Tensor, TracedTensor, apply, computed
+from shardwright.tensor import Tensor, apply, computed
 from shardwright.tracer import Tracer, current_tracer, is_tracing
 
 
@@ -319,42 +318,6 @@ class DropoutDoMask(Composition):
         if isinstance(keep_prob, Tensor):
             return masked / keep_prob
         return masked * (1.0 / keep_prob)
-
-
-class Written(Composition):
-    """The base of operators that write slices into a tensor at tuples of positions."""
-
-    rows: ClassVar[bool] = False  # whether positions are single numbers, of rows
-
-    def alike(self, shapes: Sequence[tuple[int, ...]]) -> str:
-        """Split what the slices have of the tensor as there, and other dimensions as positions."""
-        tensor, positions, _ = shapes
-        depth = 1 if self.rows else positions[-1]
-        places = len(positions) - (0 if self.rows else 1)
-        v, e, i = (
-            " ".join(f"{letter}{d}" for d in range(count))
-            for letter, count in (("v", depth), ("e", len(tensor) - depth), ("i", places))
-        )
-        return f"{v} {e}, {i}{'' if self.rows else ' k^'}, {i} {e} -> {v} {e}"
-
-
-class TensorScatterAdd(Written):
-    """A tensor plus slices at tuples of positions; slices at one position add up."""
-
-    sign = 1.0
-
-    def compose(self, input_x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-        """Add."""
-        tracer = current_tracer()
-        updates = updates if self.sign > 0 else -updates
-        values = (item.value(tracer) for item in (input_x, indices, updates))
-        return TracedTensor(emit_scatter_nd_add(tracer, *values))
-
-
-class TensorScatterSub(TensorScatterAdd):
-    """A tensor less slices at tuples of positions; slices at one position add up."""
-
-    sign = -1.0
 
 
 # Functions of tensors alone

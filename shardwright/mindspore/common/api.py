@@ -28,6 +28,7 @@ from shardwright.mindspore.common.listings import (
     parameter_layouts,
     strategies,
 )
+from shardwright.mindspore.common.replacements import replaced
 from shardwright.mindspore.context import (
     ParallelMode,
     get_auto_parallel_context,
@@ -150,7 +151,7 @@ class _CellGraphExecutor:
 
     def get_parallel_graph_info(self, phase: str) -> dict[str, dict[str, Any]]:
         """Return the operators of a program by graph: their names, attributes and operands."""
-        return graph_info(self._compiled(phase))
+        return graph_info(self._compiled(phase), replaced)
 
     def _get_num_parallel_ops(self, net: Cell) -> int:
         """Return how many operators of a cell MindSpore's search chooses strategies for.

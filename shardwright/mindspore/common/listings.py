@@ -1,7 +1,7 @@
 """What MindSpore lists of a compiled cell: layouts of parameters, operators of the graph."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
@@ -11,7 +11,9 @@ from shardwright.dataflow.cotangents import gradient_name
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
-from shardwright.mindspore.calls import Call
+from shardwright.ir.provenance import COPIES
+from shardwright.ir.types import TensorType
+from shardwright.mindspore.calls import Call, Part, Replaced
 from shardwright.operators.halo import Halo
 from shardwright.operators.info import SplitCounts
 from shardwright.operators.models.random import block_index
@@ -226,12 +228,60 @@ def fused_gradients(program: Graph) -> dict[str, int]:
     return found
 
 
-def graph_info(found: CompiledAlone) -> dict[str, dict[str, Any]]:
+class _Listing:
+    """Operators under MindSpore's names, and what values are called by them."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Any] = {}
+        self.names: dict[str, str] = {}
+        self._seen: Counter[str] = Counter()
+
+    def add(
+        self, kind: str, inputs: Sequence[Any], attributes: Mapping[str, Any], made: Iterable[str]
+    ) -> str:
+        """List an operator, which makes values, and return its name."""
+        name = f"{kind}-{self._seen[kind]}"
+        self._seen[kind] += 1
+        self.nodes[name] = {"inputs": [*inputs], "attrs": attributes}
+        self.names |= dict.fromkeys(made, name)
+        return name
+
+    def read(self, value: str, call: Call | None) -> str:
+        """Return what a value is called that an operator reads; MindSpore slices its constants."""
+        if call and value in call.operands and value.rpartition("_")[0] == "constant":
+            return self.add("_GetTensorSlice", [value], {}, ())
+        return self.names.get(value, value)
+
+    def replace(self, replaced: Replaced, names: Sequence[str], made: Iterable[str]) -> None:
+        """List operators in the place of one that reads and makes values of these names."""
+        known = {**dict(zip(replaced.operands, names, strict=True)), **replaced.constants}
+        name = ""
+        for group in _by_call(replaced.nodes, replaced.calls):
+            call = replaced.calls[group[0].name]
+            tensors = iter(call.operands)
+            items = [next(tensors) if item is None else item for item in call.arguments]
+            inputs = [known.get(item, item) if isinstance(item, str) else item for item in items]
+            name = self.add(call.name, inputs, call.attributes, ())
+            known |= {result.name: name for node in group for result in node.results}
+        self.names |= dict.fromkeys(made, name)
+
+
+Replacing = Callable[[Call, Part, Sequence[TensorType]], Replaced | None]
+
+
+def graph_info(found: CompiledAlone, replacing: Replacing) -> dict[str, dict[str, Any]]:
     """Return the operators of a program by graph, which is one: names, attributes and operands.
 
     They are the operators that every rank runs, under MindSpore's names where there is one: the
     first product is ``MatMul-0``. Those that one of MindSpore's is made of are listed as it, unless
     others, such as communication, read results in between. Operands are operators or parameters.
+
+    Parameters
+    ----------
+    found : CompiledAlone
+        The program.
+    replacing : callable
+        Returns what MindSpore has in the place of one that is split, which is listed then.
     """
     nodes = found.program.nodes
     places = {node.name: i for i, node in enumerate(nodes)}
@@ -241,28 +291,46 @@ def graph_info(found: CompiledAlone) -> dict[str, dict[str, Any]]:
         if (call := _call(group[0], found.calls)) and not _is_read_after(group, between):
             apart.add(id(call))
     calls = {n: call for n, call in found.calls.items() if call.name and id(call) not in apart}
-    seen: Counter[str] = Counter()
-    names: dict[str, str] = {}
-    listed: dict[str, Any] = {}
+    listing = _Listing()
     for group in _by_call(nodes, calls):
         call, operator = _call(group[0], calls), group[0].operator
+        made = dict.fromkeys(result.name for node in group for result in node.results)
+        operands = [operand for node in group for operand in node.operands if operand not in made]
+        if call and (own := _replaced(call, group[-1].results[0], operands, found, replacing)):
+            replacement, values = own
+            listing.replace(replacement, [listing.read(value, call) for value in values], made)
+            continue
         lengths = _exchanged(group, found) if operator == _RUNS else {}
         message = _EXCHANGE if lengths else _MESSAGES.get(operator) or name_of(operator)
-        kind = call.name if call else message
-        name = f"{kind}-{seen[kind]}"
-        seen[kind] += 1
-        made = {result.name for node in group for result in node.results}
-        read = [operand for node in group for operand in node.operands if operand not in made]
         attributes = {key: value for node in group for key, value in node.attributes.items()}
         if operator in ("all_reduce", "reduce_scatter"):
             attributes["op"] = attributes.get("reduction", "sum")
         attributes |= {**(call.attributes if call else {}), **_seeds(group, found)}
-        listed[name] = {
-            "inputs": [names.get(operand, operand) for operand in read],
-            "attrs": lengths or attributes,
-        }
-        names |= dict.fromkeys(made, name)
-    return {"@graph_0": listed}
+        inputs = [listing.read(operand, call) for operand in operands]
+        listing.add(call.name if call else message, inputs, lengths or attributes, made)
+    return {"@graph_0": listing.nodes}
+
+
+def _replaced(
+    call: Call, result: Value, read: Sequence[str], found: CompiledAlone, replacing: Replacing
+) -> tuple[Replaced, list[str]] | None:
+    """Return what MindSpore has in the place of an operator, and which values it reads."""
+    by_source = {_source(name, found.program): found.program.values[name] for name in read}
+    values = [by_source[name] for name in call.operands if name in by_source]
+    is_split = all(value.layout is not None for value in (*values, result))
+    if not values or not is_split or len(values) != call.arguments.count(None):
+        return None
+    shapes = [value.type.shape for value in (*values, result)]
+    part = Part([_region(value, found) for value in values], _region(result, found), shapes)
+    own = replacing(call, part, [value.type for value in values])
+    return None if own is None else (own, [value.name for value in values])
+
+
+def _source(name: str, program: Graph) -> str:
+    """Return the value of which another one is a copy, in another layout."""
+    while (node := program.producers.get(name)) and node.provenance.role in COPIES:
+        name = node.operands[0]
+    return name
 
 
 def _seeds(nodes: Sequence[Node], found: CompiledAlone) -> dict[str, int]:

@@ -12,8 +12,9 @@ from shardwright.ir.values import (
     wrong_value,
 )
 from shardwright.operators.info import SplitCounts
-from shardwright.ops.composite import Assign, Composition, Written
+from shardwright.ops.composite import Assign, Composition
 from shardwright.ops.primitive import OnAnyDevice, counts_of
+from shardwright.ops.written import Written
 from shardwright.parameter import Parameter
 from shardwright.tensor import Tensor, apply
 
