@@ -6,6 +6,7 @@ from typing import Any
 from shardwright import ops as own
 from shardwright.mindspore.ops import convolutions, functions, losses, reductions
 from shardwright.mindspore.ops.formulas import FORMULAS, SAME
+from shardwright.mindspore.ops.refusals import hold
 from shardwright.mindspore.ops.shapes import SHAPES
 from shardwright.tensor import Tensor
 
@@ -35,6 +36,7 @@ def make_range(*bounds: int) -> tuple[int, ...]:
 
 def depend(value: Tensor, expr: Any) -> Tensor:
     """Return the first; what the second is computed for is part of the program without it."""
+    hold(value)
     return value
 
 

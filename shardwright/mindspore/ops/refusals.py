@@ -69,6 +69,8 @@ _WITHOUT_RESULT = ("ResizeBilinear", "ResizeNearestNeighbor")
 _ON_GPU: Mapping[str, tuple[tuple[int, int | None], ...]] = {"ResizeBilinear": ((0, 3),)}
 
 
+# What `Depend` returned in each trace: MindSpore merges no operators through it.
+_HELD: WeakKeyDictionary[Tracer, set[str]] = WeakKeyDictionary()
 _NEVER_LAST = ("UniformCandidateSampler",)
 
 
@@ -81,6 +83,8 @@ def check_split(name: str, primitive: Any, arguments: Sequence[Any], made: Any) 
         If it refuses the strategy, or a parameter is split in another way by another operator.
     """
     counts = getattr(primitive, "in_strategy", None)
+    if name == "Reshape" and is_tracing():
+        _check_reshape(arguments[0])
     if counts is None or not is_tracing() or not splits_operators():
         return
     tensors = [x for x in arguments if isinstance(x, Tensor)]
@@ -122,6 +126,36 @@ class _Ranks:
         """Return how far apart the ranks of neighbouring slices of each operand are."""
         apart = [prod(self.sizes[f + 1 :]) if size > 1 else 0 for f, size in enumerate(self.sizes)]
         return [tuple(apart[f] for f in own) for own in self.operands]
+
+
+def hold(value: Any) -> None:
+    """Note that `Depend` returns a value, where a network is traced."""
+    if is_tracing():
+        tracer = current_tracer()
+        names = {tensor.value(tracer).name for tensor in tensors_in(value)}
+        _HELD.setdefault(tracer, set()).update(names)
+
+
+def _check_reshape(operand: Any) -> None:
+    """Refuse to reshape what `Depend` returns of what is reshaped, where strategies propagate.
+
+    Raises
+    ------
+    ModelError
+        If the search is MindSpore's sharding propagation, which goes no way between two reshapes.
+    """
+    tracer, get = current_tracer(), get_auto_parallel_context
+    modes = get("parallel_mode"), get("search_mode")
+    if modes != ("auto_parallel", "sharding_propagation") or not isinstance(operand, Tensor):
+        return
+    name = operand.value(tracer).name
+    makers = (n.operator for n in tracer.nodes if name in {result.name for result in n.results})
+    if name in _HELD.get(tracer, ()) and "reshape" in makers:
+        raise ModelError(
+            f"`Reshape` reads `{name}`, which another `Reshape` makes and `Depend` returns: "
+            f"MindSpore's sharding propagation goes no way between two reshapes",
+            hint="reshape once, or let `Depend` return what is reshaped",
+        )
 
 
 def check_loss(made: Any) -> None:

@@ -371,3 +371,26 @@ def test_parameters_are_made_in_a_mode_that_splits_operators_if_they_are_split(m
         _cell_graph_executor.compile(step_of(other), ones(8, 8))
     with pytest.raises(RuntimeError, match=r"`weight` begins by an initializer and was made in `d"):
         _cell_graph_executor.compile(step_of(network), ones(8, 8))
+
+
+@pytest.mark.parametrize(
+    ("search", "between", "refused"),
+    [
+        ("sharding_propagation", operations.Depend(), True),
+        ("sharding_propagation", lambda value, _: value, False),
+        ("sharding_propagation", lambda value, other: operations.Depend()(-value, other), False),
+        ("dynamic_programming", operations.Depend(), False),
+    ],
+)
+def test_strategies_propagate_no_way_between_two_reshapes(search, between, refused):
+    ms.set_auto_parallel_context(parallel_mode="auto_parallel", search_mode=search)
+    relu, reshape = operations.ReLU().shard(((2, 4),)), operations.Reshape()
+
+    def twice(x):
+        return reshape(between(reshape(relu(x), (4, 16)), x), (8, 8))
+
+    if not refused:
+        _cell_graph_executor.compile(Applied(twice), ones(8, 8))
+        return
+    with pytest.raises(RuntimeError, match="`Reshape` reads `reshape_0`, which another `Reshape`"):
+        _cell_graph_executor.compile(Applied(twice), ones(8, 8))
