@@ -299,8 +299,46 @@ def second_prices(mesh: Mesh, cluster: Cluster) -> SecondPrices:
     return SecondPrices(mesh, cluster)
 
 
+@dataclass(frozen=True)
+class Kinds:
+    """The nodes of a program by what they cost: those of a kind cost the same.
+
+    Parameters
+    ----------
+    of_nodes : sequence of int
+        The kind of each node.
+    firsts : sequence of int
+        The position of the first node of each kind.
+    """
+
+    of_nodes: Sequence[int]
+    firsts: Sequence[int]
+
+
+def kinds_of(graph: Graph) -> Kinds:
+    """Return the kinds of the nodes of a program: equal nodes of many layers are of one kind."""
+    return graph.analysed("kinds of nodes", lambda: _kinds(graph))
+
+
+def _kinds(graph: Graph) -> Kinds:
+    values, numbers, known = graph.values, _Numbers(), dict[object, int]()
+    of_nodes, firsts = list[int](), list[int]()
+    for position, node in enumerate(graph.nodes):
+        key: object = node.name
+        if node.operator != Transfer.name:  # of others no cost depends on the stage
+            operands = [values[name] for name in node.operands]
+            parts = [part for value in operands for part in (value.type, value.layout)]
+            parts += [value.layout for value in node.results]
+            key = (node.operator, numbers.of(node.attributes), *map(numbers.of, parts))
+        kind = known.setdefault(key, len(known))
+        of_nodes.append(kind)
+        if kind == len(firsts):
+            firsts.append(position)
+    return Kinds(of_nodes, firsts)
+
+
 def node_costs(graph: Graph, mesh: Mesh, prices: NodePrices | Sequence[NodePrices]) -> list[float]:
-    """Return the cost of every node of a program; equal nodes of many layers are priced once.
+    """Return the cost of every node of a program; those of a kind are priced once.
 
     Parameters
     ----------
@@ -311,22 +349,20 @@ def node_costs(graph: Graph, mesh: Mesh, prices: NodePrices | Sequence[NodePrice
     prices : NodePrices or sequence of NodePrices
         The prices, or those of each node.
     """
-    each = prices if isinstance(prices, Sequence) else (prices,) * len(graph.nodes)
-    values, costs, numbers = graph.values, [], _Numbers()
-    known: dict[object, float] = {}
-    for node, of in zip(graph.nodes, each, strict=True):
-        operands = [values[name] for name in node.operands]
-        if node.operator == Transfer.name:  # of others no cost depends on the stage
-            costs.append(node_cost(node, operands, mesh, of))
-            continue
-        parts = [part for value in operands for part in (value.type, value.layout)]
-        parts += [value.layout for value in node.results]
-        key = (node.operator, id(of), numbers.of(node.attributes), *map(numbers.of, parts))
-        cost = known.get(key)
-        if cost is None:
-            cost = known[key] = node_cost(node, operands, mesh, of)
-        costs.append(cost)
-    return costs
+    kinds, values = kinds_of(graph), graph.values
+
+    def cost(position: int, of: NodePrices) -> float:
+        node = graph.nodes[position]
+        return node_cost(node, [values[name] for name in node.operands], mesh, of)
+
+    if not isinstance(prices, Sequence):
+        costs = [cost(first, prices) for first in kinds.firsts]
+        return [costs[kind] for kind in kinds.of_nodes]
+    known: dict[tuple[int, int], float] = {}
+    for kind, of in zip(kinds.of_nodes, prices, strict=True):
+        if (kind, id(of)) not in known:
+            known[kind, id(of)] = cost(kinds.firsts[kind], of)
+    return [known[kind, id(of)] for kind, of in zip(kinds.of_nodes, prices, strict=True)]
 
 
 class _Numbers:

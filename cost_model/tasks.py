@@ -19,13 +19,16 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.as_run import launch_seconds, run_by, seconds_as_run
 from shardwright.cost_model.efficiency.rings import computing_seconds
 from shardwright.cost_model.efficiency.unread import unread_recomputation
+from shardwright.cost_model.roofline import kinds_of
 from shardwright.cost_model.schedule import Scheduler
-from shardwright.cost_model.streams import IN_LINE, Task, placements
+from shardwright.cost_model.streams import IN_LINE, Placement, Task, placements
 from shardwright.ir.graph import Graph
 from shardwright.ir.liveness import Loop, execution_order
 from shardwright.ir.rounding import EQUAL
 
 Floats = NDArray[np.float64]
+_Measures = tuple[Placement, float, float, float]  # its seconds, of computing, of its launch
+_Key = tuple[bool, float, _Measures, tuple[_Measures, ...]]
 
 
 @dataclass(frozen=True)
@@ -123,11 +126,15 @@ class TaskMaker:
         self.written = written_in_place(graph, self.buffers)
         self.seconds = seconds_as_run(graph, cluster, self.placed)
         self.computing = [
-            computing_seconds(node, graph, cluster) if where.levels else 0.0
-            for node, where in zip(graph.nodes, self.placed, strict=True)
+            computing_seconds(node, graph, cluster) if where.levels else seconds
+            for node, where, seconds in zip(graph.nodes, self.placed, self.seconds, strict=True)
         ]
         recomputes = self.software is not None and self.software.recompute == "blocks"
         self.unread = unread_recomputation(graph) if recomputes else {}
+        kinds = kinds_of(graph)
+        hosts = [launch_seconds(graph.nodes[i], graph, self.software) for i in kinds.firsts]
+        self.hosts = [hosts[kind] for kind in kinds.of_nodes]
+        self._known: dict[_Key, Task] = {}
         self._tasks = [self._task_of(graph, position) for position in range(len(graph))]
         self._is_in_line = [task.in_line for task in self._tasks]
         self._joins = self._find_joins(graph)
@@ -196,21 +203,30 @@ class TaskMaker:
         return loop is not None and loop.start <= position < loop.stop
 
     def _task_of(self, graph: Graph, position: int) -> Task:
-        """Return the task of a node, which waits for nothing yet."""
-        node, where, held = graph.nodes[position], self.placed[position], self.buffers
-        in_loop = self._in_loop(position)
-        nbytes = deferrable_bytes(node, where.queue, graph, held)
-        task = self._task(graph, position, in_loop, nbytes)
+        """Return the task of a node, which waits for nothing yet; one object for equal ones."""
+        queue, held = self.placed[position].queue, self.buffers
+        nbytes = deferrable_bytes(graph.nodes[position], queue, graph, held)
+        in_loop, own = self._in_loop(position), self._measures(position)
+        unread = tuple([self._measures(i) for i in self.unread.get(position, ())])
+        key = in_loop, nbytes, own, unread
+        if key not in self._known:
+            self._known[key] = self._made(*key)
+        return self._known[key]
+
+    def _measures(self, position: int) -> _Measures:
+        where, seconds = self.placed[position], self.seconds[position]
+        return where, seconds, self.computing[position], self.hosts[position]
+
+    def _made(
+        self, in_loop: bool, nbytes: float, own: _Measures, unread: Sequence[_Measures]
+    ) -> Task:
+        """Return the task of a node with its measures, after which others run in its place."""
+        where, seconds, busy, host = own
+        task = Task(where, seconds, (), nbytes, busy, in_loop, host)
         if self.software is None:
             return task
-        unread = [self._task(graph, i, in_loop) for i in self.unread.get(position, ())]
-        return run_by(self.software, [task, *unread], held.live.loop is not None)
-
-    def _task(self, graph: Graph, position: int, in_loop: bool, nbytes: float = 0.0) -> Task:
-        seconds, where = self.seconds[position], self.placed[position]
-        busy = self.computing[position] if where.levels else seconds
-        host = launch_seconds(graph.nodes[position], graph, self.software)
-        return Task(where, seconds, (), nbytes, busy, in_loop, host)
+        others = [Task(where, s, (), 0.0, busy, in_loop, host) for where, s, busy, host in unread]
+        return run_by(self.software, [task, *others], self.buffers.live.loop is not None)
 
 
 @dataclass(frozen=True, slots=True)

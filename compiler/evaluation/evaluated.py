@@ -1,5 +1,6 @@
 """Plans of a model with what they take: whatever is told of one is its evaluation."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
@@ -103,8 +104,20 @@ def fastest(
     # The step as a software runs it is known before the memory: does a slower plan matter?
     skips_slower = most == inf and case == AS_SAID and model.software is not None
     by_seconds = ascending(model, filter(model.may_fit, bounds), lambda one: one.seconds)
-    for bound in islice(by_seconds, tried):
-        least = limit if best is None else min(limit, best.seconds_in(case))
+
+    def too_slow() -> float:
+        return limit if best is None else min(limit, best.seconds_in(case))
+
+    def begin(bound: Bound) -> bool:
+        if bound.seconds >= (least := too_slow()):
+            return False
+        if model.may_fit(bound):
+            enough = least if skips_slower else inf
+            model.expect(bound.plan, bound.devices, ("seconds", "fits"), enough)
+        return True
+
+    for bound in _begun(model, islice(by_seconds, tried), begin):
+        least = too_slow()
         if bound.seconds >= least:
             break
         own = evaluated(model, bound.plan, bound.devices) if model.may_fit(bound) else None
@@ -116,6 +129,23 @@ def fastest(
         if most <= 0:
             break
     return best
+
+
+def _begun(
+    model: EvaluatedModel, bounds: Iterator[Bound], begin: Callable[[Bound], bool]
+) -> Iterator[Bound]:
+    """Yield bounds up to the first of which `begin` says that it and those behind do not matter.
+
+    Each is yielded once as many behind it are begun as other processes take at once.
+    """
+    waiting = deque[Bound]()
+    for bound in bounds:
+        waiting.append(bound)
+        if not begin(bound):
+            break
+        if len(waiting) > model.workers:
+            yield waiting.popleft()
+    yield from waiting
 
 
 def ascending(
@@ -139,6 +169,9 @@ def ascending(
         if bound.is_simulated:
             yield bound
             continue
+        for _, _, rough in ((..., ..., bound), *left[: model.workers]):
+            if rough.is_rough:
+                model.expect_bound(rough.plan, rough.devices)
         refined = model.refined(bound) if bound.is_rough else replace(bound, is_simulated=True)
         if refined is not None:
             heappush(left, (key(refined), number, refined))
@@ -153,7 +186,14 @@ def least_memory(
     """
     best: Evaluated | None = None
     by_memory = ascending(model, plans, lambda one: (one.memory_bytes, one.seconds))
-    for bound in islice(by_memory, tried):
+
+    def begin(bound: Bound) -> bool:
+        if best is not None and bound.memory_bytes >= best.evaluation.fitted_bytes:
+            return False
+        model.expect(bound.plan, bound.devices, ("fitted_bytes",))
+        return True
+
+    for bound in _begun(model, islice(by_memory, tried), begin):
         if best is not None and bound.memory_bytes >= best.evaluation.fitted_bytes:
             break
         own = evaluated(model, bound.plan, bound.devices)
@@ -183,6 +223,8 @@ def front(model: EvaluatedModel, plans: Iterable[Bound], count: int) -> list[Eva
             best.append(one)
     last = len(best) - 1
     few = best if last < count else [best[i * last // (count - 1)] for i in range(count)]
+    for one in few:
+        model.expect(one.plan, one.devices, ("seconds", "fits", "memory"))
     known = [evaluated(model, one.plan, one.devices) for one in few]
     return unbeaten([one for one in known if one is not None and one.fits])
 

@@ -1,10 +1,13 @@
 """A model whose plans are told of: evaluated, and bounded by its parts to choose which."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import gcd
+from math import gcd, inf
+from typing import Any
 
+from shardwright.compiler.evaluation.ahead import Ahead, NumbersAsked, PartsAsked, Question
 from shardwright.compiler.evaluation.data_ranks import Shape
 from shardwright.compiler.evaluation.degrees import on_tensor_ranks
 from shardwright.compiler.evaluation.evaluator import Evaluation, Evaluator, Shared
@@ -63,6 +66,7 @@ class EvaluatedModel:
     _shares: dict[tuple[NamedPlan, int, Words], Parts] = field(default_factory=dict)
     _evaluators: dict[int, Evaluator] = field(default_factory=dict)
     _evaluations: dict[tuple[NamedPlan, int], Evaluation] = field(default_factory=dict)
+    _ahead: Ahead | None = None
 
     def __post_init__(self) -> None:
         recipe = recipe_of(self.options.precision)
@@ -94,14 +98,63 @@ class EvaluatedModel:
         ShardwrightError
             If the model has no such plan.
         """
-        if (plan, devices) not in self._evaluations:
-            found = self._evaluator(devices).evaluation(plan)
-            self._evaluations[plan, devices] = found
-        return self._evaluations[plan, devices]
+        key = plan, devices
+        if key not in self._evaluations:
+            known = None if self._ahead is None else self._ahead.take(key)
+            own = self._evaluator(devices)
+            found = own.evaluation(plan) if known is None else own.known(plan, known)
+            self._evaluations[key] = found
+        return self._evaluations[key]
 
     def known(self, plan: NamedPlan, devices: int) -> Evaluation | None:
         """Return what a plan takes, if that has been asked for before."""
         return self._evaluations.get((plan, devices))
+
+    # What other processes find meanwhile
+
+    @contextmanager
+    def by_workers(self, count: int) -> Iterator[None]:
+        """Let so many processes find what is expected to be asked for; the answers are the same."""
+        self._ahead = Ahead(self._answer, count)
+        try:
+            yield
+        finally:
+            self._ahead.close()
+            self._ahead = None
+
+    @property
+    def workers(self) -> int:
+        """How many processes find what is expected; 0 for none."""
+        return 0 if self._ahead is None else self._ahead.workers
+
+    def expect(
+        self, plan: NamedPlan, devices: int, numbers: tuple[str, ...], least: float = inf
+    ) -> None:
+        """Let another process find numbers of a plan: `evaluation` is going to be asked for it.
+
+        Parameters
+        ----------
+        plan, devices : NamedPlan, int
+            The plan, and the number of devices.
+        numbers : tuple of str
+            Attributes of its evaluation, in the order in which they are found.
+        least : float
+            Seconds of a step from which on nothing but the step matters.
+        """
+        if self._ahead is not None and (plan, devices) not in self._evaluations:
+            self._ahead.begin(NumbersAsked(plan, devices, numbers, least))
+
+    def _answer(self, question: Question) -> Any:
+        """Answer a question, in a process that was forked."""
+        self._ahead = None
+        if isinstance(question, PartsAsked):
+            return self._parts_found(*question)
+        found = self._evaluator(question.devices).evaluation(question.plan)
+        for name in question.numbers:
+            if name != "seconds" and question.least < inf and found.seconds >= question.least:
+                break
+            getattr(found, name)
+        return found.known()
 
     def _evaluator(self, devices: int) -> Evaluator:
         if devices not in self._evaluators:
@@ -228,9 +281,7 @@ class EvaluatedModel:
             Samples of the largest micro-batch.
         """
         own, ranks = plan.micro_batch or 1, ranks_of(plan)
-        size, each = most, self.samples // (ranks.data or 1)
-        while size > own and each % size:
-            size //= 2
+        size = self._larger(plan, most)
         larger = replace(ranks, micro_batch=size)
         parts = self._parts_on(larger, plan.more) if size > own else None
         if parts is None or not self._has(plan, devices):
@@ -240,6 +291,32 @@ class EvaluatedModel:
             self._shares[key] = parts.of_samples(own / size)
         return Bound(plan, devices, self._shape, self._shares[key], is_rough=True)
 
+    def _larger(self, plan: NamedPlan, most: int) -> int:
+        """Return the samples of the micro-batch by whose parts a plan is bounded roughly."""
+        size, each = most, self.samples // (ranks_of(plan).data or 1)
+        while size > (plan.micro_batch or 1) and each % size:
+            size //= 2
+        return size
+
+    def expect_bound(self, plan: NamedPlan, devices: int, most: int | None = None) -> None:
+        """Let another process find the parts by which a plan is going to be bounded.
+
+        Parameters
+        ----------
+        plan, devices : NamedPlan, int
+            The plan, and the number of devices.
+        most : int, optional
+            Samples of the largest micro-batch, for a rough bound.
+        """
+        if self._ahead is None:
+            return
+        ranks, size = ranks_of(plan), plan.micro_batch
+        if most is not None:
+            size = self._larger(plan, most)
+        asked = PartsAsked(replace(ranks, micro_batch=size), plan.more)
+        if asked not in self._parts and self._ahead.is_open(asked) and self._has(plan, devices):
+            self._ahead.begin(asked)
+
     def refined(self, bound: Bound) -> Bound | None:
         """Return a rough bound by the parts of its own micro-batch; None without such a plan."""
         own = self.bound(bound.plan, bound.devices)
@@ -248,12 +325,15 @@ class EvaluatedModel:
     def _parts_on(self, ranks: NamedPlan, words: Words) -> Parts | None:
         key = ranks, words
         if key not in self._parts:
-            try:
-                evaluator = self._evaluator(ranks.tensor * (ranks.data or 1))
-                self._parts[key] = evaluator.parts(ranks, words)
-            except ShardwrightError:  # the model cannot be divided so
-                self._parts[key] = None
+            begun = None if self._ahead is None else self._ahead.take(key)
+            self._parts[key] = self._parts_found(ranks, words) if begun is None else begun
         return self._parts[key]
+
+    def _parts_found(self, ranks: NamedPlan, words: Words) -> Parts | None:
+        try:
+            return self._evaluator(ranks.tensor * (ranks.data or 1)).parts(ranks, words)
+        except ShardwrightError:  # the model cannot be divided so
+            return None
 
     def _has(self, plan: NamedPlan, devices: int) -> bool:
         """Return whether the batch, the layers and the devices can be divided so."""

@@ -6,9 +6,9 @@ communication are those of the compiled program. Everything that tells what a pl
 none, asks here.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from shardwright.compiler.evaluation.factors import Factors
 from shardwright.compiler.evaluation.parts import Parts, parts_of
@@ -97,16 +97,27 @@ class Evaluation:
 
     Parameters
     ----------
-    alone : Graph
-        Its program before gradients are reduced in buckets, in which copies stand for most of the
-        equal layers.
+    emit : callable
+        Returns its program before gradients are reduced in buckets, in which copies stand for most
+        of the equal layers.
     setting : Setting
         Where and how it runs.
     """
 
-    alone: Graph
+    emit: Callable[[], Graph]
     setting: Setting
     _in_cases: dict[Factors, float] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def alone(self) -> Graph:
+        """The program before gradients are reduced in buckets."""
+        with rare_collections():
+            return self.emit()
+
+    def known(self) -> dict[str, object]:
+        """Return the numbers that were found so far, by the names of the attributes."""
+        names = ("step", "seconds", "in_order", "kept")
+        return {name: vars(self)[name] for name in names if name in vars(self)}
 
     @property
     def program(self) -> Graph:
@@ -298,12 +309,21 @@ class Evaluator:
         ShardwrightError
             If the model has no such plan.
         """
+        found = self.known(plan, {})
+        assert found.alone.nodes  # it raises the error if there is none
+        return found
+
+    def known(self, plan: NamedPlan, numbers: Mapping[str, object]) -> Evaluation:
+        """Return what a plan takes, of which some numbers are known (`Evaluation.known`).
+
+        Its program is emitted where more is asked for.
+        """
         options = self._options_of(plan)
         timed = self.cluster.without_host().run_by(self.software)
-        with rare_collections():
-            program = self._program(plan, options)
-            charge_simulation(self.shared.budget, program)
-            return Evaluation(program, Setting(self._cluster, options, self.software, timed))
+        setting = Setting(self._cluster, options, self.software, timed)
+        found = Evaluation(partial(self._program, plan, options), setting)
+        vars(found).update(numbers)
+        return found
 
     def parts(self, plan: NamedPlan, words: Words = ()) -> Parts:
         """Return what the parts of the model take under a plan without stages.
@@ -355,7 +375,9 @@ class Evaluator:
             return replace(few.lengthened(self._emitted(few.graph, own, options)), mesh=whole.mesh)
 
         program = model.repeated(plan, of) or self._emitted(model.whole, whole, options)
-        return PassManager(verify_later=True).run(DelayStatistics(), program)
+        program = PassManager(verify_later=True).run(DelayStatistics(), program)
+        charge_simulation(self.shared.budget, program)
+        return program
 
     def _emitted_alone(self, source: Graph, plan: NamedPlan, options: CompileOptions) -> Graph:
         """Return the program of a plan for a model in one stage, before gradients are fused."""

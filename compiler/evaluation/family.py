@@ -64,12 +64,14 @@ def family(
     def on(ranks: NamedPlan) -> list[Bound]:
         plans = filter(among, degrees.plans(ranks, model.layers))
         more = (one for plan in plans for one in with_words(plan))
-        each = (
+        each = [
             replace(plan, recompute=rule)
             for plan in more
             for rule in model.rules
             if rule != RECOMPUTE[-1] or plan.schedule != InterleavedPairs.name
-        )
+        ]
+        for plan in each:
+            model.expect_bound(plan, devices, max(micro_batches))
         bounds = (model.rough_bound(plan, devices, max(micro_batches)) for plan in each)
         return [bound for bound in bounds if bound]
 

@@ -187,7 +187,10 @@ class Change:
 def changes(one: Evaluated) -> Iterator[Change]:
     """Yield the plans that differ from another one in one thing."""
     known: list[Evaluated] = []
-    for kind, text, plan, devices in (*_on_same_devices(one), *_more_devices(one)):
+    others = [*_on_same_devices(one), *_more_devices(one)]
+    for _, _, plan, devices in others:
+        one.model.expect(plan, devices, ("seconds", "memory", "fits"))
+    for kind, text, plan, devices in others:
         then = evaluated(one.model, plan, devices)
         if then is not None and not any(_is_same(then, other) for other in (one, *known)):
             known.append(then)
@@ -203,11 +206,16 @@ def improved(one: Evaluated) -> Evaluated:
     best, before = one, None
     while best is not before:
         before, plans = best, list[Bound]()
-        for _, _, plan, devices in _on_same_devices(best):
-            for rule in one.model.ways:
-                changed = replace(plan, recompute=rule)
-                bound = one.model.rough_bound(changed, devices, max(MICRO_BATCHES))
-                plans += () if bound is None else (bound,)
+        changed = [
+            (replace(plan, recompute=rule), devices, max(MICRO_BATCHES))
+            for _, _, plan, devices in _on_same_devices(best)
+            for rule in one.model.ways
+        ]
+        for asked in changed:
+            one.model.expect_bound(*asked)
+        for asked in changed:
+            bound = one.model.rough_bound(*asked)
+            plans += () if bound is None else (bound,)
         best = fastest(one.model, plans, best=best) or best
     return best
 

@@ -10,6 +10,9 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shardwright.dataflow.segments import block_of
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.decisions import Decisions
@@ -78,17 +81,51 @@ class _Run:
         return self.left_out(kept) > shorter.left_out(kept) * times
 
 
-def _runs(keys: Sequence[int], kept: Kept) -> Iterator[_Run]:
-    """Yield the runs of a sequence, each from its first period on."""
-    places: dict[int, list[int]] = {}
-    for i, key in enumerate(keys):
-        places.setdefault(key, []).append(i)
-    begin = 0
-    while begin < len(keys):
-        found = _run_at(keys, begin, places[keys[begin]], kept)
-        if found is not None:
-            yield found
-        begin = begin + 1 if found is None else found.end
+class _Keys:
+    """A sequence of numbers, and where it repeats what is some places before.
+
+    Parameters
+    ----------
+    keys : sequence of int
+        The sequence.
+    """
+
+    def __init__(self, keys: Sequence[int]) -> None:
+        self._keys = np.array(keys, np.int64)
+        self._ends: dict[int, NDArray[np.int64]] = {}
+        self.places: dict[int, list[int]] = {}
+        for i, key in enumerate(keys):
+            self.places.setdefault(key, []).append(i)
+
+    def repeated_until(self, at: int, length: int) -> int:
+        """Return the end of what repeats, from a place on, what is so many places before it."""
+        if length not in self._ends:
+            count = len(self._keys)
+            other = np.flatnonzero(self._keys[length:] != self._keys[:-length]) + length
+            behind = np.searchsorted(other, np.arange(count))
+            self._ends[length] = np.append(other, count)[behind]
+        return int(self._ends[length][at])
+
+    def runs(self, kept: Kept) -> Iterator[_Run]:
+        """Yield the runs, each from its first period on."""
+        begin = 0
+        while begin < len(self._keys):
+            found = self._run_at(begin, self.places[int(self._keys[begin])], kept)
+            if found is not None:
+                yield found
+            begin = begin + 1 if found is None else found.end
+
+    def _run_at(self, begin: int, equal: Sequence[int], kept: Kept) -> _Run | None:
+        """Return the run at a place whose periods leave out most; None where there is none."""
+        best, first = None, bisect_right(equal, begin)
+        for second in equal[first : first + _LENGTHS]:
+            length = second - begin
+            count = (self.repeated_until(second, length) - begin) // length
+            if count > max(sum(kept), 1):
+                found = _Run(begin, length, count)
+                if best is None or found.leaves_out_more(best, kept):
+                    best = found
+        return best
 
 
 def _aligned(run: _Run, graph: Graph, scopes: Sequence[str]) -> _Run:
@@ -109,22 +146,6 @@ def _passed(nodes: Sequence[Node], at: int, length: int) -> int:
     """Return how many values of a stretch before an operator one as long from it on reads."""
     made = {result.name for node in nodes[max(at - length, 0) : at] for result in node.results}
     return len(made.intersection(name for n in nodes[at : at + length] for name in n.operands))
-
-
-def _run_at(keys: Sequence[int], begin: int, equal: Sequence[int], kept: Kept) -> _Run | None:
-    """Return the run at an operator whose periods leave out most; None where there is none."""
-    best, first = None, bisect_right(equal, begin)
-    for second in equal[first : first + _LENGTHS]:
-        length, end = second - begin, second
-        if keys[begin:second] != keys[second : second + length]:
-            continue
-        while end < len(keys) and keys[end] == keys[end - length]:
-            end += 1
-        if (count := (end - begin) // length) > sum(kept):
-            found = _Run(begin, length, count)
-            if best is None or found.leaves_out_more(best, kept):
-                best = found
-    return best
 
 
 _Slot = tuple[int, int, int]  # of a run: the operator of its period, and the result or operand
@@ -163,7 +184,7 @@ class _Places:
     ) -> None:
         self.graph, self.decisions, self.overrides, self.kept = graph, decisions, overrides, kept
         scopes = [block_of(node.scope) for node in graph.nodes]
-        self.runs = [_aligned(run, graph, scopes) for run in _runs(self._keys(), kept)]
+        self.runs = [_aligned(run, graph, scopes) for run in _Keys(self._keys()).runs(kept)]
         self.groups = {number: _Group({number: 0}) for number in range(len(self.runs))}
         self.made: dict[str, tuple[_Slot, int]] = {}  # values: the slot, the period
         for number, run in enumerate(self.runs):

@@ -152,6 +152,11 @@ def take_batch(arguments: argparse.Namespace, model: str, devices: int) -> str:
     )
 
 
+def add_workers(parser: _Arguments) -> None:
+    """Add the option that says how many processes search."""
+    _add_option(parser, "--workers", "N")
+
+
 def add_verbose(parser: _Arguments) -> None:
     """Add the option that prints the whole report."""
     parser.add_argument("--verbose", action="store_true", help="print the whole report")
@@ -227,7 +232,7 @@ def _add_search(how: argparse._ArgumentGroup, *, explained: bool) -> None:
     _add_option(how, "--gap", "G")
     if explained:  # its report is that of `compile`
         _add_option(how, "--explain-search", "")
-    _add_option(how, "--workers", "N")
+    add_workers(how)
     text = option_help("executor")
     how.add_argument("--executor", default=DEFAULTS["executor"], metavar="WHO", help=text)
     text = "keep nothing of searches for later ones, and use nothing that is kept"

@@ -8,6 +8,8 @@ from shardwright.compiler.page.page import check_page
 from shardwright.ir.errors import InfeasibleError, NotFoundError, ShardwrightError
 from shardwright.ir.units import bytes_text
 from shardwright.ir.values import POSITIVE, POSITIVE_INTEGER, number_in
+from shardwright.planner.choice.best_first import MOST_WORKERS
+from shardwright.planner.executors.workers import usable_workers
 from shardwright.tools.answers.training import Asked, add_training
 from shardwright.tools.console.arguments import add_number
 from shardwright.tools.console.options import (
@@ -18,6 +20,7 @@ from shardwright.tools.console.options import (
     add_software,
     add_training_types,
     add_verbose,
+    add_workers,
     take_batch,
 )
 from shardwright.tools.console.tables import print_line
@@ -51,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_software(step)
     add_robust(parser)
     add_training(parser)
+    add_workers(parser)
     add_verbose(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument(
@@ -86,6 +90,15 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.devices[-1],
         stated_errors(arguments, subject.cluster, arguments.devices[-1]),
     )
+    with answers.model.by_workers(arguments.workers or usable_workers(MOST_WORKERS)):
+        _print(answers, asked, chosen, arguments)
+        if answers.built is None:
+            raise _does_not_fit(answers)
+    return 0
+
+
+def _print(answers: Answers, asked: Asked, chosen: str, arguments: argparse.Namespace) -> None:
+    """Print the answers, and write their page."""
     several = on_several(answers.model, arguments.devices) if len(arguments.devices) > 1 else []
     if arguments.json:
         document = answers_document(answers, asked)
@@ -97,9 +110,6 @@ def run(arguments: argparse.Namespace) -> int:
         write_explorer(arguments.html, answers, asked, first_sentences(answers, asked, chosen))
         if not arguments.json:
             print_line("page", str(arguments.html))
-    if answers.built is None:
-        raise _does_not_fit(answers)
-    return 0
 
 
 def _does_not_fit(answers: Answers) -> ShardwrightError:

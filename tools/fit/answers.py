@@ -72,7 +72,11 @@ class Answers:
         self.subject, self.devices, self.stated = subject, devices, errors
         self.software = subject.software
         self.model: EvaluatedModel = subject.model()
-        self.plans = family(self.model, devices)
+
+    @cached_property
+    def plans(self) -> list[Bound]:
+        """The plans of the family."""
+        return family(self.model, self.devices)
 
     @cached_property
     def robust(self) -> Robust | None:

@@ -40,7 +40,9 @@ class Subject:
         given = with_new_size(arguments.model, SEQUENCE, arguments.sequence)
         self.definition, self.name = training_definition(given, arguments.batch, 1)
         self._given = compile_arguments(arguments.model, arguments)
-        self._options = {n: v for n, v in self._given.items() if n in OPTION_NAMES}
+        # Workers find the plan; to build it takes none.
+        named = (name for name in OPTION_NAMES if name != "workers")
+        self._options = {name: self._given[name] for name in named if name in self._given}
         _check(self.definition)
 
     def model(

@@ -8,6 +8,7 @@ import pytest
 from shardwright.compiler.evaluation import evaluated_model
 from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.compiler.evaluation.evaluator import Evaluator
+from shardwright.tools import fit
 from shardwright.tools.fit import subject
 
 
@@ -41,4 +42,5 @@ def _each_model_is_priced_once():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subject, "EvaluatedModel", shared)
         patch.setattr(evaluated_model, "Evaluator", evaluator)
+        patch.setattr(fit, "usable_workers", lambda most: 1)  # others would not share them
         yield

@@ -50,6 +50,21 @@ def test_the_document_answers_all_questions(capsys):
     assert best["days"] == pytest.approx(1e9 / (8 * 512) * best["step_seconds"] / 86400)
 
 
+@pytest.mark.long
+def test_any_number_of_processes_answers_the_same(capsys):
+    given = [*GIVEN, "--devices", "4", "--memory", "0.3", "--software", "megatron-core"]
+    texts = []
+    for workers in ("1", "2", "3"):
+        assert main([*given, "--workers", workers]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] == texts[2]
+
+
+def test_a_number_of_processes_is_none_below_zero(capsys):
+    assert main([*GIVEN, "--devices", "4", "--workers", "-1"]) != 0
+    assert "--workers" in capsys.readouterr().err
+
+
 def asked(devices: int, memory: float, *more: str) -> Answers:
     """Return the answers for a number of devices and a limit, which are computed when asked for."""
     parser = ArgumentParser()
