@@ -1,6 +1,6 @@
 """The roofline time of single operators: the maximum of compute time and memory time."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
@@ -25,7 +25,7 @@ from shardwright.cost_model.pipelines.mixed import AnyCluster, groups_on
 from shardwright.cost_model.redistribution.moves import is_packed
 from shardwright.cost_model.redistribution.planner import move_seconds, packing_seconds
 from shardwright.cost_model.redistribution.prices import ExchangePrices, NodePrices
-from shardwright.ir.attributes import Attributes, ordered
+from shardwright.dataflow.kinds import kinds_of
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.liveness import accumulates_over, times_run
@@ -299,44 +299,6 @@ def second_prices(mesh: Mesh, cluster: Cluster) -> SecondPrices:
     return SecondPrices(mesh, cluster)
 
 
-@dataclass(frozen=True)
-class Kinds:
-    """The nodes of a program by what they cost: those of a kind cost the same.
-
-    Parameters
-    ----------
-    of_nodes : sequence of int
-        The kind of each node.
-    firsts : sequence of int
-        The position of the first node of each kind.
-    """
-
-    of_nodes: Sequence[int]
-    firsts: Sequence[int]
-
-
-def kinds_of(graph: Graph) -> Kinds:
-    """Return the kinds of the nodes of a program: equal nodes of many layers are of one kind."""
-    return graph.analysed("kinds of nodes", lambda: _kinds(graph))
-
-
-def _kinds(graph: Graph) -> Kinds:
-    values, numbers, known = graph.values, _Numbers(), dict[object, int]()
-    of_nodes, firsts = list[int](), list[int]()
-    for position, node in enumerate(graph.nodes):
-        key: object = node.name
-        if node.operator != Transfer.name:  # of others no cost depends on the stage
-            operands = [values[name] for name in node.operands]
-            parts = [part for value in operands for part in (value.type, value.layout)]
-            parts += [value.layout for value in node.results]
-            key = (node.operator, numbers.of(node.attributes), *map(numbers.of, parts))
-        kind = known.setdefault(key, len(known))
-        of_nodes.append(kind)
-        if kind == len(firsts):
-            firsts.append(position)
-    return Kinds(of_nodes, firsts)
-
-
 def node_costs(graph: Graph, mesh: Mesh, prices: NodePrices | Sequence[NodePrices]) -> list[float]:
     """Return the cost of every node of a program; those of a kind are priced once.
 
@@ -363,30 +325,6 @@ def node_costs(graph: Graph, mesh: Mesh, prices: NodePrices | Sequence[NodePrice
         if (kind, id(of)) not in known:
             known[kind, id(of)] = cost(kinds.firsts[kind], of)
     return [known[kind, id(of)] for kind, of in zip(kinds.of_nodes, prices, strict=True)]
-
-
-class _Numbers:
-    """Numbers of the types, layouts and attributes of a program: equal ones have the same.
-
-    Each object is compared once. Layouts in several stages are equal.
-    """
-
-    def __init__(self) -> None:
-        self._by_object: dict[int, int] = {}
-        self._by_value: dict[object, int] = {}
-
-    def of(self, thing: TensorType | Layout | Attributes | None) -> int:
-        """Return the number of something that is alive as long as this."""
-        found = self._by_object.get(id(thing))
-        if found is None:
-            value: object = thing
-            if isinstance(thing, Layout):
-                value = thing.at(None)
-            elif isinstance(thing, Mapping):
-                value = ordered(thing)
-            found = self._by_value.setdefault(value, len(self._by_value))
-            self._by_object[id(thing)] = found
-        return found
 
 
 def seconds_of_nodes(graph: Graph, cluster: Cluster) -> list[float]:

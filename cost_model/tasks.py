@@ -19,9 +19,9 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.as_run import launch_seconds, run_by, seconds_as_run
 from shardwright.cost_model.efficiency.rings import computing_seconds
 from shardwright.cost_model.efficiency.unread import unread_recomputation
-from shardwright.cost_model.roofline import kinds_of
 from shardwright.cost_model.schedule import Scheduler
 from shardwright.cost_model.streams import IN_LINE, Placement, Task, placements
+from shardwright.dataflow.kinds import kinds_of
 from shardwright.ir.graph import Graph
 from shardwright.ir.liveness import Loop, execution_order
 from shardwright.ir.rounding import EQUAL
