@@ -105,6 +105,6 @@ def differentiable_operands(info: OperatorInfo) -> tuple[bool, ...]:
 
     operands = values("operand", info.operand_types)
     results, cotangents = (values(kind, info.result_types) for kind in ("result", "cotangent"))
-    gradients = info.gradient(build, Linearization(operands, results, cotangents))
+    gradients = build.gradients(info, Linearization(operands, results, cotangents))
     pairs = zip(operands, gradients, strict=True)
     return tuple(value.type.is_float and found is not None for value, found in pairs)

@@ -8,7 +8,14 @@ from shardwright.ir.graph import Graph, Node, Parameter, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.provenance import ParameterRole, Provenance
-from shardwright.operators.info import OperatorInfo, operator_info
+from shardwright.operators.info import (
+    Gradients,
+    Linearization,
+    OperatorInfo,
+    operator_class,
+    operator_info,
+)
+from shardwright.operators.products import Product
 
 
 class Builder:
@@ -33,6 +40,7 @@ class Builder:
         self.schedule = graph.schedule if graph is not None else ""
         self.scope = ""
         self.provenance = Provenance()
+        self._products = ""
         self._names: set[str] = set(graph.values) if graph is not None else set()
         self._reserved: frozenset[str] = frozenset()
         self._counts: dict[str, int] = {}
@@ -124,6 +132,8 @@ class Builder:
         except AttributeError as error:
             hint = "pass values, such as `graph.values[name]`"
             raise IRError(f"`{operator}` is emitted with {operands}", hint=hint) from error
+        if self._products and issubclass(operator_class(operator), Product):
+            attributes["products"] = self._products
         info = operator_info(operator, types, attributes)
         count = len(info.result_types)
         first = self.unique_name(name) if name else self.unique_name(operator, numbered=True)
@@ -138,6 +148,17 @@ class Builder:
             Node(operator, operand_names, results, attributes, self.scope, None, origin)
         )
         return results
+
+    def gradients(self, info: OperatorInfo, at: Linearization) -> Gradients:
+        """Emit the gradient of an operator by each operand; its products have the type of its own.
+
+        See `OperatorInfo.gradient`.
+        """
+        self._products = info.products if isinstance(info, Product) else ""
+        try:
+            return info.gradient(self, at)
+        finally:
+            self._products = ""
 
     def _layouts(
         self,

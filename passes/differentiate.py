@@ -171,7 +171,7 @@ class _Backward:
         if isinstance(info, Communication):
             self._emit_as("gradient_redistribution", operands[0])
         begin = len(self.build.nodes)
-        gradients = info.gradient(self.build, at)
+        gradients = self.build.gradients(info, at)
         receiving = self.flow.operands[node.name]
         ends = [v.name for v, r in zip(gradients, receiving, strict=True) if v is not None and r]
         again = self._read_again(begin, ends)

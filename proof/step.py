@@ -218,7 +218,7 @@ def _pulled(
     operands = model.operand_values(node)
     info = operator_info(node.operator, [value.type for value in operands], node.attributes)
     cotangents = [totals.get(r.name) or _constant(build, r, 0.0) for r in node.results]
-    return list(info.gradient(build, Linearization(operands, node.results, cotangents)))
+    return list(build.gradients(info, Linearization(operands, node.results, cotangents)))
 
 
 def _constant(build: Builder, value: Value, number: float) -> Value:

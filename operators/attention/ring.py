@@ -16,7 +16,7 @@ Liu, Zaharia and Abbeel, "Ring attention with blockwise transformers for near-in
 3.3.2).
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -27,7 +27,7 @@ import numpy as np
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import item_bytes
-from shardwright.operators.attention.scaled_dot_product import SCORES_AT_ONCE, Attention, summed
+from shardwright.operators.attention.scaled_dot_product import SCORES_AT_ONCE, Attention
 from shardwright.operators.communication.rings import (
     Exchange,
     Receive,
@@ -154,7 +154,7 @@ class OverRing(RingOperator, Attention):
 
     def scores(self, q: Array, k: Array, mask: Array | None) -> Array:
         """Return the scores of a block, minus infinity where the mask hides a key."""
-        found = self.scaled(np.matmul(q, np.swapaxes(k, -1, -2)[:, :, None]))
+        found = self.scaled(self.product(q, np.swapaxes(k, -1, -2)[:, :, None]))
         return found if mask is None else np.where(mask, found, -np.inf)
 
     def attend(
@@ -168,7 +168,7 @@ class OverRing(RingOperator, Attention):
         q, k, v = operands
         for block, seen, mask in self.blocks_of(prod(q.shape[:3]), queries, keys):
             scores = self.scores(q[:, :, :, block], k[:, :, seen], mask)
-            online.add(block, scores, v[:, :, None, seen])
+            online.add(block, scores, v[:, :, None, seen], self.product)
 
     def add_gradients(
         self,
@@ -183,11 +183,11 @@ class OverRing(RingOperator, Attention):
         for block, seen, mask in self.blocks_of(prod(dq.shape[:3]), queries, keys):
             q, dy, logs, mean = (x[:, :, :, block] for x in rows)
             weights = np.exp(self.scores(q, k[:, :, seen], mask) - logs)
-            slope = np.matmul(dy, np.swapaxes(v[:, :, None, seen], -1, -2))
+            slope = self.product(dy, np.swapaxes(v[:, :, None, seen], -1, -2))
             change = self.scaled(weights * (slope - mean))
-            dq[:, :, :, block] += np.matmul(change, k[:, :, None, seen])
-            dk[:, :, seen] += summed(change, q)
-            dv[:, :, seen] += summed(weights, dy)
+            dq[:, :, :, block] += self.product(change, k[:, :, None, seen])
+            dk[:, :, seen] += self.summed(change, q)
+            dv[:, :, seen] += self.summed(weights, dy)
 
     # Prices
 
@@ -265,15 +265,21 @@ class Online:
         total = np.zeros((*rows, features), q.dtype)
         return Online(np.full(rows, -np.inf, q.dtype), np.zeros(rows, q.dtype), total)
 
-    def add(self, block: slice, scores: Array, values: Array) -> None:
-        """Add a part of the keys to a block of queries."""
+    def add(
+        self,
+        block: slice,
+        scores: Array,
+        values: Array,
+        product: Callable[[Array, Array], Array],
+    ) -> None:
+        """Add a part of the keys to a block of queries; `product` multiplies by the values."""
         at = (slice(None),) * 3 + (block,)
         before = self.peak[at]
         after = np.maximum(before, scores.max(axis=-1))
         shift = np.where(np.isfinite(after), after, 0)
         weights, fade = np.exp(scores - shift[..., None]), np.exp(before - shift)
         self.sums[at] = self.sums[at] * fade + weights.sum(axis=-1)
-        self.total[at] = self.total[at] * fade[..., None] + np.matmul(weights, values)
+        self.total[at] = self.total[at] * fade[..., None] + product(weights, values)
         self.peak[at] = after
 
     def results(self) -> tuple[Array, Array]:
@@ -368,7 +374,7 @@ class RingAttention(OverRing):
                 weights, fade = np.exp(scores - shift[..., None]), np.exp(before - shift)
                 sums[:, :, :, block] = sums[:, :, :, block] * fade + weights.sum(axis=-1)
                 kept = total[:, :, :, block] * fade[..., None]
-                total[:, :, :, block] = kept + np.matmul(weights, v[:, :, None, seen])
+                total[:, :, :, block] = kept + self.product(weights, v[:, :, None, seen])
                 peak[:, :, :, block] = after
             if receive is not None:
                 k, v = _arrived(receive)

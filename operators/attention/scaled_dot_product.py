@@ -24,6 +24,7 @@ from shardwright.operators.info import (
     register,
 )
 from shardwright.operators.notation import resolve
+from shardwright.operators.products import Product
 from shardwright.operators.rule import Form, Rule, ShardView
 
 SCORES_AT_ONCE = 1 << 21  # elements
@@ -44,7 +45,7 @@ def _weights(scores: Array, sinks: Array | None) -> tuple[Array, Array | None]:
     return np.asarray(e / np.where(total == 0, 1, total), scores.dtype), None
 
 
-class Attention(Reach):
+class Attention(Product, Reach):
     """The base of attention and its gradient.
 
     Batch ``b``, heads ``h`` and queries ``s`` may be split; keys ``t`` stay whole, since every
@@ -69,12 +70,13 @@ class Attention(Reach):
     the document of a token, in the mean over tokens.
     """
 
+    defaults: ClassVar = {**Reach.defaults, **Product.defaults}
     passes: ClassVar[tuple[int, int]]  # products over d, and over e, for every score
 
     @property
     def written(self) -> dict[str, Any]:
         """The attributes, without restrictions that do not apply."""
-        return {n: v for n, v in self.attributes.items() if RESTRICTIONS.get(n, ()) != v}
+        return {n: v for n, v in super().written.items() if RESTRICTIONS.get(n, ()) != v}
 
     def resolve_with_heads(self, notation: str) -> Rule:
         """Return the rule of a notation in which ``H`` stands for the heads of queries.
@@ -183,8 +185,15 @@ class Attention(Reach):
 
     def block_scores(self, q: Array, k: Array) -> Array:
         """Return the scores of a block, before anything is masked."""
-        found, cap = self.scaled(np.matmul(q, np.swapaxes(k, -1, -2)[:, :, None])), self.soft_cap
+        scores, cap = self.product(q, np.swapaxes(k, -1, -2)[:, :, None]), self.soft_cap
+        found = self.scaled(scores)
         return cap * np.tanh(found / cap) if cap else found
+
+    def summed(self, scores: Array, rows: Array) -> Array:
+        """Return scores' @ rows for each head of keys, summed over the heads of queries at it."""
+        b, h, g, s, t = scores.shape
+        flat = scores.reshape(b, h, g * s, t)
+        return self.product(np.swapaxes(flat, -1, -2), rows.reshape(b, h, g * s, -1))
 
     @property
     def soft_cap(self) -> float:
@@ -266,7 +275,7 @@ class ScaledDotProductAttention(Attention):
             own = None if starts is None else starts[..., block, :]
             masked = self.masked(scores, first, seen, _of_block(mask, block, seen), own)
             weights, _ = _weights(masked, sinks)
-            out[:, :, :, block] = np.matmul(weights, v[:, :, None, seen])
+            out[:, :, :, block] = self.product(weights, v[:, :, None, seen])
         return out.reshape(view.result_shapes[0])
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
@@ -362,8 +371,8 @@ class ScaledDotProductAttentionGradient(Attention):
             own = None if starts is None else starts[..., block, :]
             masked = self.masked(scores, first, seen, _of_block(mask, block, seen), own)
             weights, of_sinks = _weights(masked, sinks)
-            dv[:, :, seen] += summed(weights, rows[1])
-            slope = np.matmul(rows[1], np.swapaxes(v[:, :, None, seen], -1, -2))
+            dv[:, :, seen] += self.summed(weights, rows[1])
+            slope = self.product(rows[1], np.swapaxes(v[:, :, None, seen], -1, -2))
             mean = (slope * weights).sum(axis=-1, keepdims=True)
             change = weights * (slope - mean)
             if dmask is not None:
@@ -373,17 +382,10 @@ class ScaledDotProductAttentionGradient(Attention):
             if self.soft_cap:
                 change = change * (1 - (scores / self.soft_cap) ** 2)
             dscores = self.scaled(change)
-            dq[:, :, :, block] = np.matmul(dscores, k[:, :, None, seen])
-            dk[:, :, seen] += summed(dscores, rows[0])
+            dq[:, :, :, block] = self.product(dscores, k[:, :, None, seen])
+            dk[:, :, seen] += self.summed(dscores, rows[0])
         found = [dq, dk, dv, *(x for x in (dmask, dsinks) if x is not None)]
         return tuple(x.reshape(s) for x, s in zip(found, view.result_shapes, strict=True))
-
-
-def summed(scores: Array, rows: Array) -> Array:
-    """Return scores' @ rows for each head of keys, summed over the heads of queries at it."""
-    b, h, g, s, t = scores.shape
-    flat = scores.reshape(b, h, g * s, t)
-    return np.matmul(np.swapaxes(flat, -1, -2), rows.reshape(b, h, g * s, -1))
 
 
 def _add_summed(total: Array, terms: Array) -> None:

@@ -58,7 +58,7 @@ def _emitted(
         build.input(Value(f"cotangent{i}", r.type, r.layout and r.layout.reduced()))
         for i, r in enumerate(results)
     ]
-    gradients = list(info.gradient(build, Linearization(operands, results, cotangents)))
+    gradients = list(build.gradients(info, Linearization(operands, results, cotangents)))
     count = f"the gradient returns {len(gradients)} values for {len(operands)} operands"
     expect(len(gradients) == len(operands), count, info.name)
     return build, [*operands, *results, *cotangents], gradients

@@ -13,10 +13,10 @@ from shardwright.operators.info import (
     Example,
     Gradients,
     Linearization,
-    OperatorInfo,
     register,
 )
 from shardwright.operators.notation import resolve
+from shardwright.operators.products import Product
 from shardwright.operators.rule import Rule, ShardView
 
 
@@ -59,7 +59,7 @@ def parse_equation(equation: str) -> tuple[tuple[str, ...], str]:
 
 
 @register
-class Einsum(OperatorInfo):
+class Einsum(Product):
     """The sum of products that ``equation`` describes: ``bij,bjk->bik``.
 
     Letters that the result lacks are summed over. ``...`` denotes leading dimensions, which are
@@ -67,7 +67,7 @@ class Einsum(OperatorInfo):
     """
 
     name = "einsum"
-    defaults: ClassVar = {"equation": ""}
+    defaults: ClassVar = {"equation": "", **Product.defaults}
     examples = (
         Example(("f64[4, 6]", "f64[6, 2]"), {"equation": "ij,jk->ik"}),
         Example(("f64[2, 3, 4]", "f64[3, 6, 2]"), {"equation": "bij, ikb -> kj"}),
@@ -114,7 +114,7 @@ class Einsum(OperatorInfo):
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Compute with numpy, in its order of products."""
         equation = f"{','.join(self.terms)}->{self.result}"
-        result = np.einsum(equation, *operands, optimize=len(operands) > 1)
+        result = np.einsum(equation, *map(self.factor, operands), optimize=len(operands) > 1)
         return np.asarray(result, operands[0].dtype)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:

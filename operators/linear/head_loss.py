@@ -36,6 +36,7 @@ from shardwright.operators.info import (
     register,
 )
 from shardwright.operators.notation import resolve
+from shardwright.operators.products import Product
 from shardwright.operators.rule import Rule, ShardView
 from shardwright.operators.workspace import WithWorkspace
 
@@ -62,7 +63,7 @@ class ChunkSizes:
     chunks: int
 
 
-class OverChunks(WithWorkspace):
+class OverChunks(Product, WithWorkspace):
     """The base of the head with the sums of its loss, and of its gradient.
 
     The first operands are the hidden states ``[..., k]`` and the weight, ``[v, k]`` or ``[k, v]``
@@ -70,7 +71,10 @@ class OverChunks(WithWorkspace):
     are ``cap`` tanh(hidden x weight + bias).
     """
 
-    defaults: ClassVar = {"transpose_b": True, "pieces": 1, "chunks": 1, "cap": 0.0}
+    defaults: ClassVar = {
+        **{"transpose_b": True, "pieces": 1, "chunks": 1, "cap": 0.0},
+        **Product.defaults,
+    }
     between: ClassVar[str]  # the rule of operands between the weight and the bias
     passes: ClassVar[int]  # products of the size of all logits
     logit_bytes: ClassVar[tuple[float, float]]  # of one, made in 16 bits; in its own bytes
@@ -155,7 +159,7 @@ class OverChunks(WithWorkspace):
 
     def logits(self, hidden: Array, weight: Array, bias: Array | None) -> Array:
         """Return the logits of some rows before their cap, in the type of the log sums."""
-        product = np.matmul(hidden, weight.T if self.attributes["transpose_b"] else weight)
+        product = self.product(hidden, weight.T if self.attributes["transpose_b"] else weight)
         product = product if bias is None else product + bias
         return product.astype(_held(hidden), copy=False)
 
@@ -257,7 +261,7 @@ class HeadLogSumAndPick(OverChunks):
         """Save the operands and the log sums for backward."""
         hidden, weight, labels, *bias = at.operands
         operands = (hidden, weight, *at.cotangents, at.results[0], labels, *bias)
-        found = build.emit_all("head_log_sum_and_pick_gradient", *operands, **self.attributes)
+        found = build.emit_all("head_log_sum_and_pick_gradient", *operands, **self.written)
         return [*found[:2], None, *found[2:]]
 
 
@@ -334,9 +338,9 @@ class HeadLogSumAndPickGradient(OverChunks):
             x[np.arange(len(x)), local[rows]] += own[rows]
             if cap := self.attributes["cap"]:
                 x *= cap * (1 - np.square(np.tanh(before)))
-            d_hidden[rows] = np.matmul(x, weight if transposed else weight.T)
+            d_hidden[rows] = self.product(x, weight if transposed else weight.T)
             left, right = (x, flat[rows]) if transposed else (flat[rows], x)
-            d_weight += np.matmul(left.T, right)
+            d_weight += self.product(left.T, right)
             for total in d_bias:
                 total += x.sum(axis=0)
         found = (d_hidden.reshape(hidden.shape), d_weight, *d_bias)

@@ -13,10 +13,10 @@ from shardwright.operators.info import (
     Example,
     Gradients,
     Linearization,
-    OperatorInfo,
     register,
 )
 from shardwright.operators.notation import resolve
+from shardwright.operators.products import Product
 from shardwright.operators.rule import Rule, ShardView
 
 
@@ -50,7 +50,7 @@ def is_faster_turned(a: Array, b: Array, *, wide: bool = _HAS_WIDE_VECTORS) -> b
 
 
 @register
-class MatMul(OperatorInfo):
+class MatMul(Product):
     """Matrix product over the last two dimensions, batched over the leading ones.
 
     Leading dimensions are broadcast like numpy. ``transpose_a`` and ``transpose_b`` swap the last
@@ -58,7 +58,7 @@ class MatMul(OperatorInfo):
     """
 
     name = "matmul"
-    defaults: ClassVar = {"transpose_a": False, "transpose_b": False}
+    defaults: ClassVar = {"transpose_a": False, "transpose_b": False, **Product.defaults}
     linear = ((0,), (1,))
     flops_per_point = 2.0
     examples: ClassVar[tuple[Example, ...]] = (
@@ -88,7 +88,7 @@ class MatMul(OperatorInfo):
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Multiply."""
-        a, b = operands
+        a, b = map(self.factor, operands)
         left = _transposed(a, self.attributes["transpose_a"])
         if self.attributes["transpose_b"] and is_faster_turned(left, b):
             return np.ascontiguousarray(np.matmul(b, left.T).T)
@@ -117,7 +117,7 @@ def _weight_gradient(build: Emitter, a: Value, dy: Value, transposed: bool) -> V
 
 
 @register
-class ContractLeading(OperatorInfo):
+class ContractLeading(Product):
     """Contract every dimension but the last: the gradient of a weight that is shared by a batch."""
 
     name = "contract_leading"
@@ -143,7 +143,7 @@ class ContractLeading(OperatorInfo):
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Multiply as two matrices."""
         a, b = (x.reshape(-1, x.shape[-1]) for x in operands)
-        return np.matmul(a.T, b)
+        return self.product(a.T, b)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Multiply the rows of the other operand by the cotangent."""

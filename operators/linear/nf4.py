@@ -31,6 +31,7 @@ from shardwright.operators.info import (
     register,
 )
 from shardwright.operators.notation import resolve
+from shardwright.operators.products import Product
 from shardwright.operators.rule import Rule, ShardView
 from shardwright.operators.workspace import WithWorkspace
 
@@ -130,7 +131,7 @@ def unpacked(own: Quantized, first: tuple[int, int] = (0, 0), blocks: int | None
 
 
 @register
-class NF4MatMul(WithWorkspace):
+class NF4MatMul(Product, WithWorkspace):
     """Rows ``[..., in]`` times a frozen weight ``[out, in]`` of 4 bits, which is unpacked for it.
 
     The operands after the rows are those of `Quantized`. With ``transposed`` rows ``[..., out]``
@@ -140,7 +141,7 @@ class NF4MatMul(WithWorkspace):
     name = "nf4_matmul"
     of_reals = True
     linear = ((0,),)
-    defaults: ClassVar = {"transposed": False}
+    defaults: ClassVar = {"transposed": False, **Product.defaults}
     examples = (
         Example(
             ("f64[2, 3, 128]", "u8[4, 2, 32]", "u8[4, 2]", "i32[1]", "i32[]"),
@@ -201,7 +202,7 @@ class NF4MatMul(WithWorkspace):
         x, *own = operands
         first = view.starts["o"], view.starts["n"]
         weight = unpacked(Quantized(*own), first, self.rule.sizes["n"]).astype(x.dtype)
-        return np.matmul(x, weight if self.attributes["transposed"] else weight.T)
+        return self.product(x, weight if self.attributes["transposed"] else weight.T)
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Unpack the weight again: nothing but its codes is saved."""

@@ -234,7 +234,7 @@ class QuantizedMatMul(QuantizedProduct, MatMul):
     """The matrix product of operands that a recipe quantizes, else as `matmul`."""
 
     name = "quantized_matmul"
-    defaults: ClassVar = {**MatMul.defaults, **QuantizedProduct.defaults}
+    defaults: ClassVar = {"transpose_a": False, "transpose_b": False, **QuantizedProduct.defaults}
     examples = (
         Example(("f64[4, 6]", "f64[6, 2]"), {"recipe": "mxfp8"}),
         Example(("f64[2, 4, 6]", "f64[2, 6]"), {"recipe": "nvfp4", "transpose_b": True}),
@@ -293,7 +293,7 @@ class QuantizedGroupedMatMul(QuantizedProduct, GroupedMatMul):
     """
 
     name = "quantized_grouped_matmul"
-    defaults: ClassVar = {**GroupedMatMul.defaults, **QuantizedProduct.defaults}
+    defaults: ClassVar = {"transposed": False, **QuantizedProduct.defaults}
     examples = (
         Example(("f64[4, 2, 3, 6]", "f64[4, 6, 2]"), {"recipe": "mxfp8"}),
         Example(("f64[2/4, 3~, 2]", "f64[4, 6, 2]"), {"transposed": True}),

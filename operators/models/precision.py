@@ -19,6 +19,7 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.types import TensorType, item_bytes
 from shardwright.ir.values import check_choice
 from shardwright.operators.models.recipes import RECIPES, Recipe
+from shardwright.operators.products import TF32
 
 GradientType = Literal["lower", "float32"]
 """Where gradients of parameters are added up: in the type of the copies, or in that of masters."""
@@ -104,6 +105,8 @@ class Precision:
         What quantizes the operands of products of repeated blocks, which `compute` is of otherwise.
     ends : int
         How many of the first blocks, and of the last, the recipe leaves out.
+    products : str
+        The type of the factors of products of float32, ``tf32``; empty for float32.
 
     Raises
     ------
@@ -119,6 +122,7 @@ class Precision:
     others: Literal["widest", "float32"] = "widest"
     recipe: Recipe | None = None
     ends: int = 0
+    products: str = ""
 
     def __post_init__(self) -> None:
         check_choice("compute", self.compute, COMPUTED)
@@ -128,7 +132,7 @@ class Precision:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether anything is computed in another type than float32."""
+        """Whether anything has another type than float32."""
         return self.compute != MASTER
 
 
@@ -147,6 +151,7 @@ def _of_amp(compute: str) -> tuple[Precision, ...]:
 
 PRECISIONS = {name: Precision(name, name) for name in COMPUTED}
 """The policies by name."""
+PRECISIONS[TF32] = Precision(TF32, products=TF32)
 for _policy in (*_of_amp("bfloat16"), *_of_amp("float16")):
     PRECISIONS[_policy.name] = _policy
 PRECISIONS |= {name: Precision(name, "bfloat16", recipe=own) for name, own in RECIPES.items()}

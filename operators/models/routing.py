@@ -32,6 +32,7 @@ from shardwright.operators.info import (
     register,
 )
 from shardwright.operators.notation import resolve
+from shardwright.operators.products import Product
 from shardwright.operators.rule import Rule, ShardView
 
 IMBALANCE = 1.04
@@ -264,7 +265,7 @@ class RoutingWeightGradient(Routed):
         return [dx, dy, None]
 
 
-class Grouped(OperatorInfo):
+class Grouped(Product):
     """The base of products of the rows of experts, ``[expert, token..., feature]``."""
 
     linear = ((0,), (1,))
@@ -294,7 +295,7 @@ class GroupedMatMul(Grouped):
     """
 
     name = "grouped_matmul"
-    defaults: ClassVar = {"transposed": False}
+    defaults: ClassVar = {"transposed": False, **Product.defaults}
     examples = (
         Example(("f64[4, 2, 3, 6]", "f64[4, 6, 2]")),
         Example(("f64[2/4, 3~, 2]", "f64[4, 6, 2]"), {"transposed": True}),
@@ -312,7 +313,9 @@ class GroupedMatMul(Grouped):
         result = np.zeros(view.result_shapes[0], rows.dtype)
         for x, matrix, y in zip(rows, matrices, result, strict=True):
             filled = x.any(axis=-1)
-            y[filled] = x[filled] @ (matrix.T if self.attributes["transposed"] else matrix)
+            y[filled] = self.product(
+                x[filled], matrix.T if self.attributes["transposed"] else matrix
+            )
         return result
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
@@ -348,7 +351,7 @@ class GroupedOuter(Grouped):
         result = np.zeros(view.result_shapes[0], operands[0].dtype)
         for a, b, product in zip(*operands, result, strict=True):
             filled = a.any(axis=-1) & b.any(axis=-1)
-            product[...] = a[filled].T @ b[filled]
+            product[...] = self.product(a[filled].T, b[filled])
         return result
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:

@@ -16,22 +16,22 @@ from shardwright.operators.info import (
     Example,
     Gradients,
     Linearization,
-    OperatorInfo,
     register,
 )
 from shardwright.operators.notation import resolve
+from shardwright.operators.products import Product
 from shardwright.operators.recurrent.cells import CELLS, Cell
 from shardwright.operators.rule import Rule, ShardView
 
 
-class OverSteps(OperatorInfo):
+class OverSteps(Product):
     """The base of a recurrent layer and its gradient: both read the operands of the layer.
 
     Samples ``b`` may be split; steps ``s``, gates ``k`` and features ``h`` stay whole, since every
     step reads all features of the state of the step before.
     """
 
-    defaults: ClassVar = {"cell": "lstm", "reverse": False}
+    defaults: ClassVar = {"cell": "lstm", "reverse": False, **Product.defaults}
     first: ClassVar[int]  # cotangents before the operands of the layer, for each tensor of a state
 
     @property
@@ -129,7 +129,7 @@ class RecurrentLayer(OverSteps):
         bias = operands[-1] if self.has_bias else 0
         found = [np.empty((*x.shape[:2], weights.shape[1]), x.dtype) for _ in state]
         for step, entered in enumerate(x):
-            state = self.cell.step((entered, state[0] @ weights.T + bias), state)
+            state = self.cell.step((entered, self.product(state[0], weights.T) + bias), state)
             for whole, part in zip(found, state, strict=True):
                 whole[step] = part
         states = tuple(self.in_order(whole) for whole in found)
@@ -138,7 +138,7 @@ class RecurrentLayer(OverSteps):
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Save the operands and the states of all steps for backward, and no gates."""
         operands = (*at.cotangents, *at.operands, *at.results)
-        return build.emit_all("recurrent_layer_gradient", *operands, **self.attributes)
+        return build.emit_all("recurrent_layer_gradient", *operands, **self.written)
 
 
 @register
@@ -192,14 +192,14 @@ class RecurrentLayerGradient(OverSteps):
         after = [self.in_order(y) for y in operands[-count:]]
         before = [np.concatenate((a[None], y[:-1])) for a, y in zip(first, after, strict=True)]
         bias = operands[-count - 1] if self.has_bias else 0
-        turned = before[0] @ weights.T + bias
+        turned = self.product(before[0], weights.T) + bias
         entering, turning = np.empty_like(x), np.empty_like(x)
         slope = tuple(np.zeros_like(a) for a in first)
         for step in reversed(range(len(x))):
             slope = tuple(a + dy[step] for a, dy in zip(slope, slopes, strict=True))
             gates, state = (x[step], turned[step]), tuple(y[step] for y in before)
             entering[step], turning[step], rest = self.cell.pull(gates, state, slope)
-            slope = (rest[0] + turning[step] @ weights, *rest[1:])
+            slope = (rest[0] + self.product(turning[step], weights), *rest[1:])
         return tuple(self._of_operands(self.in_order(entering), turning, before[0], slope))
 
     def _of_operands(
@@ -208,7 +208,7 @@ class RecurrentLayerGradient(OverSteps):
         """Yield the gradients, given those by the gates and by the initial states."""
         yield entering
         rows = turning.reshape(-1, turning.shape[-1])
-        yield rows.T @ outputs.reshape(-1, outputs.shape[-1])
+        yield self.product(rows.T, outputs.reshape(-1, outputs.shape[-1]))
         for one in slope:
             yield np.asarray(one, entering.dtype)
         if self.has_bias:

@@ -14,6 +14,7 @@ import numpy as np
 from shardwright.ir.errors import IRError
 from shardwright.operators.info import Array, Emitter, Example, Gradients, Linearization, register
 from shardwright.operators.notation import resolve
+from shardwright.operators.products import Product
 from shardwright.operators.rule import Rule, Shape, ShardView
 from shardwright.operators.windows import depthwise
 from shardwright.operators.windows.columns import accumulate_columns, columns, sample_blocks
@@ -25,13 +26,16 @@ _CHANNELS = {"x": "b", "w": "ab", "y": "a"}
 _COPIES_FOR_A_SUM = 3  # copying this many columns costs as much as accumulating one
 
 
-class ConvolutionFamily(Windowed):
+class ConvolutionFamily(Product, Windowed):
     """The base of a convolution and its gradients.
 
     Samples, groups, channels of both sides, and windows may be split.
     """
 
-    defaults: ClassVar = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, **PLACEMENT}
+    defaults: ClassVar = {
+        **{"stride": 1, "padding": 0, "dilation": 1, "groups": 1, **PLACEMENT},
+        **Product.defaults,
+    }
     linear = ((0,), (1,))
     # The tensors that are operands and result, and the letters that the rule contracts.
     tensors: ClassVar[tuple[str, str, str]]
@@ -182,7 +186,7 @@ class Convolution(ConvolutionFamily):
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Multiply blocks of columns by the weight."""
-        x, w = self.own(operands[0], view), operands[1]
+        x, w = map(self.factor, (self.own(operands[0], view), operands[1]))
         windows = self.own_windows(view)
         if self.is_depthwise(view):
             return depthwise.forward(x, w, windows)
@@ -246,7 +250,7 @@ class TransposedConvolution(ConvolutionFamily):
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Compute columns, and accumulate them in the space."""
         shape = self.own_shape(view, view.result_shapes[0])
-        return self.with_rest(self._transposed(view, shape, *operands), view, 0)
+        return self.with_rest(self._transposed(view, shape, *map(self.factor, operands)), view, 0)
 
     def _transposed(self, view: ShardView, shape: Shape, y: Array, w: Array) -> Array:
         windows = self.own_windows(view)
@@ -336,7 +340,7 @@ class ConvolutionWeightGradient(ConvolutionFamily):
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Multiply the cotangent by blocks of columns."""
-        x, y = self.own(operands[0], view), operands[1]
+        x, y = map(self.factor, (self.own(operands[0], view), operands[1]))
         shape, windows = view.result_shapes[0], self.own_windows(view)
         if self.is_depthwise(view):
             return depthwise.weight_gradient(x, y, windows).reshape(shape)

@@ -366,7 +366,7 @@ def split_gradient(
     )
     begin = len(build.nodes)
     at = Linearization(operator.read, operator.made, pulled)
-    returned = tuple(operator.info.gradient(build, at))
+    returned = tuple(build.gradients(operator.info, at))
     nodes = tuple(build.nodes[begin:])
     gradients = tuple(
         None if value is None else _moved(build, "halo_sum", value, plan.operands.get(i, ()))
