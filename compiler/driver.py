@@ -30,7 +30,7 @@ from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.pipelines.mixed import (
     AnyCluster,
     MixedCluster,
-    check_recipe,
+    check_products,
     of_one_kind,
 )
 from shardwright.cost_model.pipelines.step import least_limit
@@ -43,7 +43,6 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import bytes_text
-from shardwright.operators.models.precision import recipe_of
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
 from shardwright.passes.mirror_shared_values import mesh_of_world
@@ -113,9 +112,7 @@ def compile_graph(
     options = options or CompileOptions()
     options = replace(options, optimizer=with_rules(options.optimizer, graph))
     check_parts(cluster, graph, options)
-    recipe = recipe_of(options.precision)
-    if recipe is not None:
-        check_recipe(cluster, recipe.name)
+    check_products(cluster, options.precision)
     cluster = for_offloading(graph, cluster, options)
     check_tensor_names(graph, options.optimizer, options.loss_scale)
     check_input_layouts(graph, options.input_layouts)

@@ -28,6 +28,7 @@ from shardwright.ir.graph import Graph
 from shardwright.operators.attention.scaled_dot_product import Attention
 from shardwright.operators.info import OperatorInfo, info_of
 from shardwright.operators.linear.quantized import QuantizedProduct
+from shardwright.operators.products import type_of_products
 from shardwright.operators.reduction.softmax import Softmax
 
 _GRADIENTS = 2
@@ -97,7 +98,7 @@ def model_flops(graph: Graph) -> ModelFlops:
 def _count(by_dtype: dict[str, float], info: OperatorInfo, times: float) -> None:
     """Add the products of an operator, on the rows that experts have."""
     if flops := info.product_flops:
-        dtype = info.operand_types[0].dtype
+        dtype = type_of_products(info)
         by_dtype[dtype] = by_dtype.get(dtype, 0.0) + times * flops * filled_share(info)
 
 

@@ -38,6 +38,7 @@ from shardwright.operators.indexing.slicing import Split
 from shardwright.operators.info import OperatorInfo, info_of, operator_class, operator_info
 from shardwright.operators.linear.quantized import QuantizedProduct
 from shardwright.operators.models.recipes import CASTS
+from shardwright.operators.products import type_of_products
 from shardwright.operators.reduction.reduce import ReduceSum
 from shardwright.operators.windows.convolution import ConvolutionFamily
 from shardwright.operators.windows.halo_exchange import OverHalo
@@ -114,7 +115,7 @@ def operator_seconds(
     if device.efficiency is not None or cluster.software is not None:
         return work_seconds(operator_work(info, operands, results, mesh), cluster)
     _, flops, moved = _flops_and_bytes(info, operands, results, mesh)
-    compute = flops / peak_of(_dtype(info), _recipe(info), device)
+    compute = flops / peak_of(type_of_products(info), _recipe(info), device)
     between, launches = _between(info, operands, mesh)
     seconds = max(compute, moved / device.memory_bandwidth) + launches * device.launch_seconds
     return seconds + between / device.memory_bandwidth
@@ -162,10 +163,6 @@ def _flops_and_bytes(
     return tensors, flops, moved
 
 
-def _dtype(info: OperatorInfo) -> str:
-    return info.operand_types[0].dtype if info.operand_types else info.result_types[0].dtype
-
-
 def _recipe(info: OperatorInfo) -> str:
     """Return the recipe of low precision by which an operator computes; empty without one."""
     return info.recipe.name if isinstance(info, QuantizedProduct) else ""
@@ -176,15 +173,15 @@ def operator_work(
 ) -> Work:
     """Return the work of a computing operator on one rank, without the rates of a device."""
     tensors, flops, moved = _flops_and_bytes(info, operands, results, mesh)
-    kind, dtype = kind_of(info), _dtype(info)
+    kind, dtype = kind_of(info), type_of_products(info)
     if kind not in ("product", "attention", "convolution"):
         return Work(kind, dtype, flops, moved, operator=info.name)
     shapes = [layout.slice_shape(tensor.shape, mesh) for tensor, layout in tensors]
     if isinstance(info, ConvolutionFamily):
-        copied = info.copied_elements(shapes) * item_bytes(dtype)
+        copied = info.copied_elements(shapes) * item_bytes(info.operand_types[0].dtype)
         return Work(kind, dtype, flops, moved, operator=info.name, copied=copied)
     products = products_of(info, flops, shapes)
-    scores, item = scores_of(info, products), item_bytes(dtype)
+    scores, item = scores_of(info, products), item_bytes(info.operand_types[0].dtype)
     is_short = kind == "product" and item == 2
     alignment = alignment_of(shapes) if is_short else ALIGNED
     between, launches = _between(info, operands, mesh)

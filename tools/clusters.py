@@ -12,6 +12,7 @@ from shardwright.cost_model.efficiency.figures import Description, Figure
 from shardwright.cost_model.efficiency.kernels import Curve
 from shardwright.cost_model.pipelines.mixed import MixedCluster, any_cluster
 from shardwright.ir.units import bytes_text, seconds_text
+from shardwright.operators.products import TF32
 from shardwright.tools.console.tables import print_table
 
 _SHEET = "data sheet"
@@ -59,6 +60,10 @@ def _print_figures(described: Cluster) -> None:
         rows += _figure_rows("", device.efficiency)
     if device.kernels is not None:
         rows += _figure_rows("kernels: ", device.kernels)
+    if device.tf32 is not None:
+        rate = f"{device.flops_per_second(TF32) / 1e12:g} Tflop/s"
+        rows.append((TF32, rate, _SHEET, "peak of its products"))
+        rows += _rows_of(f"{TF32} of products", device.tf32)
     for name, figure in device.recipes.items():
         rate = f"{device.recipe_flops_per_second(name) / 1e12:g} Tflop/s"
         rows.append((name, rate, _SHEET, "peak of its products"))

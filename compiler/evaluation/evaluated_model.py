@@ -16,7 +16,7 @@ from shardwright.compiler.evaluation.plan_bounds import Bound
 from shardwright.compiler.evaluation.stored_bytes import StoredBytes
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.software import Software
-from shardwright.cost_model.pipelines.mixed import check_recipe
+from shardwright.cost_model.pipelines.mixed import check_products
 from shardwright.dataflow.recompute_rules import has_number
 from shardwright.dataflow.samples import samples_of
 from shardwright.dataflow.schedules import check_options
@@ -25,7 +25,7 @@ from shardwright.ir.errors import OptionError, ShardwrightError
 from shardwright.ir.graph import Graph, Parameter
 from shardwright.ir.types import item_bytes
 from shardwright.operators.linear.nf4 import NF4MatMul
-from shardwright.operators.models.precision import MASTER, recipe_of
+from shardwright.operators.models.precision import MASTER
 from shardwright.passes.recompute import light_parts, recomputations
 from shardwright.planner.fronts.site import REPEATED
 from shardwright.planner.options import CompileOptions
@@ -69,9 +69,7 @@ class EvaluatedModel:
     _ahead: Ahead | None = None
 
     def __post_init__(self) -> None:
-        recipe = recipe_of(self.options.precision)
-        if recipe is not None:
-            check_recipe(self.cluster, recipe.name)
+        check_products(self.cluster, self.options.precision)
         other = next(
             (p for p in self.graph.parameters if p.trainable and p.value.type.dtype != MASTER), None
         )

@@ -22,7 +22,9 @@ from shardwright.cost_model.efficiency.software import LIBRARIES
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.types import DTYPES
 from shardwright.ir.values import in_words
+from shardwright.operators.models.precision import PRECISIONS
 from shardwright.operators.models.recipes import RATES, RECIPES
+from shardwright.operators.products import TF32
 
 HOST_LINKS = ("to_host", "from_host")
 """The two directions of the link to host memory, called as the operators that use them."""
@@ -44,7 +46,7 @@ class Device(Description):
     peak_flops : dict of str to float
         Peak rate of dense matrix products for each element type, in flop/s. ``float32`` is
         required: it is the default for other element types. ``float8`` and ``float4`` are those of
-        products by a recipe of low precision.
+        products by a recipe of low precision, ``tf32`` that of products of float32 in TF32.
     memory_bandwidth : float
         Bytes read or written per second.
     memory_bytes : int
@@ -64,6 +66,9 @@ class Device(Description):
         The recipes of low precision whose products it has, each with the share of their peak that
         those attain over the share that products of 16 bits attain of theirs. A recipe with the
         same products as another one (`Recipe.products_of`) has its figure by default.
+    tf32 : Figure, optional
+        The share of their peak that products in TF32 attain, over the share that products of 16
+        bits attain of theirs; by default 1.
     float8_layouts : str
         Products of low precision take operands along ``any`` dimension, or need both along the
         ``contracted`` one, as Hopper's: then a gradient needs a transposed copy.
@@ -81,6 +86,7 @@ class Device(Description):
     efficiency: DeviceEfficiency | None = None
     kernels: Kernels | None = None
     recipes: dict[str, Figure] = Field(default_factory=dict)
+    tf32: Figure | None = None
     float8_layouts: Literal["contracted", "any"] = "contracted"
     workspaces: dict[str, Figure] = Field(default_factory=dict)
 
@@ -98,7 +104,7 @@ class Device(Description):
     @field_validator("peak_flops")
     @classmethod
     def _known_dtypes(cls, peak_flops: dict[str, float]) -> dict[str, float]:
-        if unknown := sorted(set(peak_flops) - {*DTYPES, *RATES}):
+        if unknown := sorted(set(peak_flops) - {*DTYPES, *RATES, TF32}):
             raise ValueError(f"no element type is called `{unknown[0]}`")
         if "float32" not in peak_flops:
             raise ValueError("`float32` is missing")
@@ -130,6 +136,12 @@ class Device(Description):
         return self
 
     @model_validator(mode="after")
+    def _tf32_has_a_rate(self) -> Self:
+        if self.tf32 is not None and TF32 not in self.peak_flops:
+            raise ValueError("`tf32` of `peak_flops` is missing")
+        return self
+
+    @model_validator(mode="after")
     def _kernels_have_others_beside(self) -> Self:
         if self.kernels is not None and self.efficiency is None:
             raise ValueError("`kernels` has no effect without `efficiency`")
@@ -154,8 +166,39 @@ class Device(Description):
         return self.model_copy(update=own)
 
     def flops_per_second(self, dtype: str) -> float:
-        """Return the peak rate for an element type; by default float32's."""
+        """Return the peak rate for an element type; by default float32's.
+
+        Raises
+        ------
+        ClusterError
+            If it is that of products in TF32, and the device has none.
+        """
+        if dtype == TF32 and dtype not in self.peak_flops:
+            raise ClusterError(
+                f"{self.name} has no rate of products in TF32",
+                hint=f"it has {in_words(tuple(self.peak_flops))}; use `float32`",
+            )
         return self.peak_flops.get(dtype, self.peak_flops["float32"])
+
+    def over_short(self, dtype: str, recipe: str = "") -> float:
+        """Return what TF32, or a recipe, attains of its peak over what 16 bits attain of theirs."""
+        if recipe:
+            return self.recipes[recipe].value
+        is_own = dtype == TF32 and self.efficiency is not None
+        return self.tf32.value if is_own and self.tf32 is not None else 1.0
+
+    def check_products(self, precision: str) -> None:
+        """Refuse a precision whose products the device does not have.
+
+        Raises
+        ------
+        ClusterError
+            If it has not.
+        """
+        policy = PRECISIONS[precision]
+        if policy.recipe is not None:
+            self.recipe_flops_per_second(policy.recipe.name)
+        self.flops_per_second(policy.products)
 
     def recipe_flops_per_second(self, recipe: str) -> float:
         """Return the peak rate of the products of a recipe of low precision.

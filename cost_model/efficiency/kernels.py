@@ -27,11 +27,13 @@ from shardwright.cost_model.efficiency.figures import (
     Tag,
 )
 from shardwright.ir.types import DTYPES
+from shardwright.operators.products import TF32
 
 Size = Literal["m", "n", "k", "keys"]
 SHORT = ("bfloat16", "float16")
 """The types that kernels of attention compute in."""
-_LIKE = {"float16": "bfloat16"}  # types that the same tensor cores compute at the same rate
+# Types that the same tensor cores compute at the same share of their peak.
+_LIKE = {"float16": "bfloat16", TF32: "bfloat16"}
 
 
 def share_at(points: tuple[tuple[float, float], ...], width: float) -> float:
@@ -163,7 +165,7 @@ class Kernels(Description):
     @model_validator(mode="after")
     def _curves_have_sizes_of_their_kernels(self) -> Self:
         for kind in (*self.products, *self.grouped):
-            if kind not in DTYPES:
+            if kind not in (*DTYPES, TF32):
                 raise ValueError(f"no element type is called `{kind}`")
         experts = [
             curve for found in self.grouped.values() for curve in (found.matrices, found.rows)
@@ -183,7 +185,7 @@ class Kernels(Description):
 
         `experts`: of those of experts what the rows are multiplied by: `matrices`, other `rows`.
         """
-        kind = _LIKE.get(dtype, dtype)
+        kind = dtype if dtype in self.products else _LIKE.get(dtype, dtype)
         if not experts:
             return self.products.get(kind)
         found = self.grouped.get(kind)

@@ -15,6 +15,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.operators.attention.scaled_dot_product import Attention
 from shardwright.operators.communication.rings import RingOperator, Round
 from shardwright.operators.info import operator_class, operator_info
+from shardwright.operators.products import type_of_products
 
 Floats = NDArray[np.float64]
 
@@ -50,7 +51,7 @@ class RingWork:
 
 def ring_work(info: RingOperator, operands: Sequence[Layout], mesh: Mesh) -> RingWork:
     """Return the work of a ring."""
-    dtype = info.operand_types[0].dtype
+    dtype = type_of_products(info)
     found = RingWork(dtype, info.axes, tuple(info.rounds(operands, mesh)), info.name)
     if not isinstance(info, Attention):
         return found
@@ -81,7 +82,7 @@ def _computing(work: RingWork, cluster: Cluster) -> Floats:
     share = attention_share(
         device, cluster.software, work.dtype, work.backward, work.keys, work.width
     )
-    peak = device.flops_per_second(work.dtype) * share
+    peak = device.flops_per_second(work.dtype) * share * device.over_short(work.dtype)
     return np.array(
         [
             max(turn.flops / peak, turn.moved_bytes / device.achieved_bandwidth)

@@ -321,6 +321,7 @@ def work_seconds(work: Work, cluster: Cluster) -> float:
         return max(products, moved) + between + launches * device.launch_seconds
     if work.kind in ("attention", "convolution"):
         rate = device.flops_per_second(work.dtype) * _share(work, device, software)
+        rate *= device.over_short(work.dtype)
         return max(work.flops / rate, moved) + device.launch_seconds
     factor = _factor(work.kind, software)
     if not factor:
@@ -343,8 +344,7 @@ def _product_seconds(product: Product, work: Work, device: Device) -> float:
     if efficiency is None:
         return max(product.flops / peak, moved)
     rate = peak * _product_share(product, work, device) * _aligned(work, efficiency)
-    if work.recipe:
-        rate *= device.recipes[work.recipe].value
+    rate *= device.over_short(work.dtype, work.recipe)
     if efficiency.multiprocessors is not None and not product.experts:
         tile = _TILE if efficiency.tile is None else efficiency.tile.value
         tiles = ceil(product.m / tile) * ceil(product.n / tile) * product.count

@@ -25,6 +25,7 @@ from shardwright.cost_model.efficiency.software import Software
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.mesh import Mesh, StageMap
+from shardwright.operators.products import TF32
 
 _LINK = "between parts"  # its name, where the file has none
 
@@ -335,8 +336,8 @@ def of_one_kind(cluster: AnyCluster, why: str) -> Cluster:
     return cluster
 
 
-def check_recipe(cluster: AnyCluster, recipe: str) -> None:
-    """Refuse a recipe of low precision whose products a device of a cluster does not have.
+def check_products(cluster: AnyCluster, precision: str) -> None:
+    """Refuse a precision whose products a device of a cluster does not have.
 
     Raises
     ------
@@ -345,7 +346,7 @@ def check_recipe(cluster: AnyCluster, recipe: str) -> None:
     """
     parts = cluster.parts if isinstance(cluster, MixedCluster) else (cluster,)
     for part in parts:
-        part.device.recipe_flops_per_second(recipe)
+        part.device.check_products(precision)
 
 
 def mean_device(cluster: AnyCluster) -> Device:
@@ -354,6 +355,8 @@ def mean_device(cluster: AnyCluster) -> Device:
         return cluster.device
     pairs = [(part.size / cluster.size, part.device) for part in cluster.parts]
     types = dict.fromkeys(dtype for _, device in pairs for dtype in device.peak_flops)
+    if not all(TF32 in device.peak_flops for _, device in pairs):
+        types.pop(TF32, None)
     peaks = {t: sum(share * device.flops_per_second(t) for share, device in pairs) for t in types}
     name = " and ".join(device.name for _, device in pairs)
     first = pairs[0][1]

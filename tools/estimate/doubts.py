@@ -17,6 +17,7 @@ from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.operators.communication.rings import RingOperator
 from shardwright.operators.info import info_of
 from shardwright.operators.models.precision import LOSSES
+from shardwright.operators.products import type_of_products
 
 
 def doubts(
@@ -67,7 +68,7 @@ def attention_of(program: Graph, cluster: Cluster) -> tuple[float, float, str]:
     taken, ideal = 0.0, 0.0
     for node, each in zip(program.nodes, seconds, strict=True):
         if "attention" in node.operator:
-            dtype = program.values[node.operands[0]].type.dtype
+            dtype = type_of_products(info_of(program, node))
             taken += each
             ideal += _flops(node, program) / device.flops_per_second(dtype)
             curve = device.kernels and device.kernels.of_attention(dtype, backward=False)
