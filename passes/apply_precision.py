@@ -24,6 +24,7 @@ from shardwright.operators.models.precision import (
     precision_named,
 )
 from shardwright.operators.models.recipes import RECIPES, Recipe
+from shardwright.operators.products import with_products
 from shardwright.passes.base import Pass, Spelled, register_pass
 
 _CASTS = tuple(name for name, policy in PRECISIONS.items() if policy.recipe is None)
@@ -46,7 +47,8 @@ class ApplyPrecision(Pass):
     other operators compute in the widest type of the activations that they read. A value is cast
     once to each type. A frozen parameter that is read in one other type alone is stored in it,
     if it is not given as data.
-    Integers, statistics of the model and outputs keep their types.
+    Integers, statistics of the model and outputs keep their types. The policy `tf32` casts nothing:
+    products of float32 alone get the attribute `products`.
 
     Before::
 
@@ -88,8 +90,17 @@ class ApplyPrecision(Pass):
         Raises
         ------
         PassError
-            If a parameter that is trained is not float32.
+            If a parameter that is trained is not float32, or no product is of float32 for `tf32`.
         """
+        if self.policy.products:
+            found = with_products(graph, self.policy.products)
+            if found == graph:
+                raise PassError(
+                    f"the precision `{self.policy}` is of products of float32, and the model has "
+                    "none",
+                    hint="leave out the element type of the model, or the precision",
+                )
+            return found
         if not self.policy.is_mixed:
             return graph
         for parameter in graph.parameters:

@@ -40,7 +40,7 @@ def as_asked(options: CompileOptions, micro_batches: int) -> Pipeline:
     expected = options.imbalance
     first: Pipeline = () if expected is None else (ExpectImbalance(expected),)
     plain = PRECISIONS[policy.compute] if policy.recipe is not None else policy
-    casts: Pipeline = (ApplyPrecision(plain, *gradients),) if policy.is_mixed else ()
+    casts: Pipeline = (ApplyPrecision(plain, *gradients),) if plain.name != MASTER else ()
     if policy.recipe is not None:
         casts = (*casts, QuantizeProducts(policy.recipe, policy.ends))
     groups: Pipeline = (GroupStatistics(micro_batches),) if micro_batches > 1 else ()

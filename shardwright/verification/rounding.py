@@ -1,14 +1,15 @@
 """The rounding of a precision policy: a step in the types of the program against float64.
 
-A program with values of 16 bits is right if it is equal to the model in float64; how far it is from
-that when it is run in its own types is the price of its policy. The difference of all gradients,
-relative to their norm, is one number for a program. It is compared with an estimate: the training
-step of one device in float64, with every number rounded to the digits of the policy. The policy
-rounds fewer numbers than that, so it should not differ more; rounding errors are random, so a
-factor is allowed.
+A program with values of 16 bits, or with products in TF32, is right if it is equal to the model in
+float64; how far it is from that when it is run in its own types is the price of its policy. The
+difference of all gradients, relative to their norm, is one number for a program. It is compared
+with an estimate: the training step of one device in float64, with every number rounded to the
+digits of the policy. The policy rounds fewer numbers than that, so it should not differ more;
+rounding errors are random, so a factor is allowed.
 
 A recipe of low precision rounds by the largest number of a block, which no number of digits
-describes: there the estimate is the step of one device by the same recipe, in its own types.
+describes, and TF32 rounds what products read alone: there the estimate is the step of one device by
+the same recipe, in its own types.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,6 +24,7 @@ from shardwright.ir.types import is_low, numpy_dtype, unit_roundoff
 from shardwright.operators.info import Array, info_of
 from shardwright.operators.linear.quantized import QuantizedProduct
 from shardwright.operators.models.loss_scale import LOSS_SCALE, DynamicLossScale, loss_scale
+from shardwright.operators.products import TF32, Product
 from shardwright.runtime import (
     Executor,
     LocalCommunicator,
@@ -52,7 +54,7 @@ class Rounding:
     dtype : str
         The element type of the policy with the fewest digits.
     recipe : str
-        The recipe of low precision; empty without one.
+        The recipe of low precision, or ``tf32``; empty without one.
     """
 
     error: float
@@ -67,7 +69,7 @@ class Rounding:
 
 
 def policy_rounding(plan: Plan, batch: Mapping[str, Array]) -> Rounding | None:
-    """Return the rounding of a plan's program; None where nothing has 16 bits.
+    """Return the rounding of a plan's program; None where nothing has 16 bits or is in TF32.
 
     Parameters
     ----------
@@ -76,14 +78,14 @@ def policy_rounding(plan: Plan, batch: Mapping[str, Array]) -> Rounding | None:
     batch : mapping of str to array
         The inputs of the step.
     """
-    program, dtype = plan.program, _lowest(plan.program)
+    program, recipe = plan.program, _recipe(plan.program)
+    dtype = recipe if recipe == TF32 else _lowest(program)
     if dtype is None or _is_by_hand(program):
         return None
     names = [gradient_name(p.name) for p in plan.model.parameters]
     names = [n for n in names if n in plan.reference.values and n in program.values]
-    unit = unit_roundoff(numpy_dtype(dtype))
+    unit = unit_roundoff(numpy_dtype("float16" if dtype == TF32 else dtype))  # as many digits
     exact = _one_device(plan, names, batch, None)
-    recipe = _recipe(program)
     if recipe:
         alike = _distance(exact, _own_types_of(plan, plan.reference, exact, batch, None))
     else:
@@ -93,9 +95,14 @@ def policy_rounding(plan: Plan, batch: Mapping[str, Array]) -> Rounding | None:
 
 
 def _recipe(program: Graph) -> str:
-    """Return the recipe of low precision of a program; empty without one."""
-    infos = (info_of(program, node) for node in program.nodes)
-    return next((one.recipe.name for one in infos if isinstance(one, QuantizedProduct)), "")
+    """Return the recipe of low precision of a program, or TF32; empty without one."""
+    for node in program.nodes:
+        info = info_of(program, node)
+        if isinstance(info, QuantizedProduct):
+            return info.recipe.name
+        if isinstance(info, Product) and info.products:
+            return info.products
+    return ""
 
 
 def _own_distance(plan: Plan, exact: Mapping[str, Array], batch: Mapping[str, Array]) -> float:
