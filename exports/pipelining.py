@@ -26,8 +26,9 @@ from shardwright.exports.emission.writing import (
 )
 from shardwright.exports.parallelize.axes import Axes, DataRanks, refused
 from shardwright.exports.parallelize.blocks import Blocks
+from shardwright.exports.torch.torch_program import TF32_SWITCH
 from shardwright.ir.graph import Graph, Node
-from shardwright.operators.models.precision import MASTER
+from shardwright.operators.models.precision import PRECISIONS
 
 _SCHEDULES: Final = {
     "gpipe": "ScheduleGPipe",
@@ -427,6 +428,8 @@ class _Pipeline:
         yield code("from torch.distributed.pipelining import {}", names)
         if self.blocks.recomputed:
             yield fixed("from torch.utils.checkpoint import checkpoint")
+        if PRECISIONS[self.plan.document.precision].products:
+            yield code("\n{}", TF32_SWITCH)
 
     def _prepared(self, names: list[str]) -> Iterator[Code]:
         """Yield the lines that prepare the stages."""
@@ -465,7 +468,7 @@ class _Pipeline:
                 "what the module computes once for all blocks, such as angles of rotary "
                 "embeddings, PyTorch hands on to the next stage alone, and refuses others"
             )
-        if self.plan.document.precision != MASTER:
+        if PRECISIONS[self.plan.document.precision].is_mixed:
             yield (
                 f"the stages compute in the types of the module, the plan in "
                 f"{self.plan.document.precision}"

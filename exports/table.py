@@ -16,6 +16,7 @@ from shardwright.exports.emission.writing import checked_files
 from shardwright.ir.files.writing import check_new_folder, write_folder
 from shardwright.ir.values import check_choice
 from shardwright.operators.models.precision import recipe_of
+from shardwright.operators.products import TF32
 
 EXPORTS: Final[Mapping[str, tuple[str, str]]] = {
     "placements": (
@@ -86,7 +87,8 @@ def export(plan: Plan, to: str) -> Exported:
     check_choice("--to", to, EXPORTS)
     made: Exported = import_module(EXPORTS[to][0]).export(plan)
     precision = plan.document.precision
-    if to in _OF_LAYOUTS and recipe_of(precision) is not None:
+    of_products = recipe_of(precision) is not None or precision == TF32
+    if to in _OF_LAYOUTS and of_products:
         note = f"the files say how tensors are divided, not that products are by `{precision}`"
         made = replace(made, notes=(*made.notes, note))
     return made

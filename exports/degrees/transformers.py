@@ -28,10 +28,11 @@ from shardwright.ir.errors import OptionError
 from shardwright.ir.graph import Graph, Node
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import operator_class
+from shardwright.operators.products import TF32
 from shardwright.search.named_plan import ZERO, NamedPlan, copies_and_shards
 from shardwright.search.plan_axes import PlanAxes
 
-_PRECISIONS: Final = ("float32", "bfloat16")
+_PRECISIONS: Final = ("float32", TF32, "bfloat16")
 _WHOLE = "replicate"
 _LINEAR = ("matmul", "head_log_sum_and_pick")
 
@@ -101,6 +102,7 @@ def files(named: NamedPlan, facts: Facts, styles: Mapping[str, str]) -> dict[str
         "gradient_accumulation_steps": named.passes(facts.batch, facts.devices),
         "gradient_checkpointing": named.recompute == "full",
         "bf16": facts.precision == "bfloat16",
+        **({"tf32": True} if facts.precision == TF32 else {}),
     }
     contents = {"distributed_config.json": degrees, "training_arguments.json": training}
     return {name: code("{}\n", document(content, indent=1)) for name, content in contents.items()}

@@ -168,6 +168,8 @@ class Expressions:
         for key, value in attributes.items():
             if key in ("shape", "shapes") and key in signature.keywords:
                 continue
+            if key == "products":  # the package has one switch for all of them
+                continue
             if key in signature.keywords:
                 taken[key] = code("{}", value)
             elif value != info.defaults[key] and not _is_implied(node.operator, key, signature):

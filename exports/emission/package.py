@@ -7,16 +7,17 @@ import numpy as np
 
 from shardwright.compiler.plans.plan import Plan
 from shardwright.exports.emission.program_writer import ProgramWriter
-from shardwright.exports.emission.writing import Code, code, identifier, own_module, prose
+from shardwright.exports.emission.writing import Code, code, fixed, identifier, own_module, prose
 from shardwright.operators.info import Array
+from shardwright.operators.products import TF32
 
 _INIT = '''"""A training step on {devices} {ranks}: {model}.
 
 {modules} the step, an operator a line; `{trainer}.py` holds the parameters and runs it.
 """
-
+{imports}
 from . import program, {trainer}
-
+{switch}
 __all__ = ["Trainer", "program"]
 
 
@@ -37,20 +38,23 @@ def package_files(plan: Plan, program: ProgramWriter) -> dict[str, Code | bytes]
     program : ProgramWriter
         Its program; the modules with the functions of its vocabulary are copied.
     """
-    modules = program.modules()
+    modules, vocabulary = program.modules(), program.vocabulary
+    in_tf32 = has_tf32(plan)
     own = sorted(set(modules) - {"program.py"}) or ["program.py"]
     files: dict[str, Code | bytes] = {
         "__init__.py": code(
             _INIT,
             devices=plan.mesh.size,
-            ranks=prose(program.vocabulary.ranks),
+            imports=code("\nimport {}\n", identifier(vocabulary.target)) if in_tf32 else fixed(""),
+            switch=code("\n{}", vocabulary.tf32) if in_tf32 else fixed(""),
+            ranks=prose(vocabulary.ranks),
             model=prose(plan.document.model),
             trainer=identifier(program.trainer),
             modules=prose(f"`{own[0]}` is" if len(own) == 1 else f"`{own[0]}` to `{own[-1]}` are"),
         ),
         **modules,
     }
-    support = program.vocabulary.support
+    support = vocabulary.support
     left_out = {"__init__.py", *({"stages.py"} - {f"{program.trainer}.py"})}
     sources = {path.relative_to(support).as_posix(): path for path in support.rglob("*.py")}
     files |= {name: own_module(sources[name]) for name in sorted({*sources} - left_out)}
@@ -62,6 +66,21 @@ def package_files(plan: Plan, program: ProgramWriter) -> dict[str, Code | bytes]
     if constants:
         files["constants.npz"] = _archive(constants)
     return files
+
+
+def has_tf32(plan: Plan) -> bool:
+    """Return whether a program has products in TF32."""
+    return any(node.attributes.get("products") == TF32 for node in plan.program.nodes)
+
+
+def tf32_notes(plan: Plan, system: str) -> list[str]:
+    """Return what the switch of a package is for."""
+    if not has_tf32(plan):
+        return []
+    return [
+        f"importing the package switches {system} to TF32, for all products of float32 in the "
+        "process"
+    ]
 
 
 def _archive(constants: Mapping[str, Array]) -> bytes:

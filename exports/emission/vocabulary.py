@@ -18,6 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from shardwright.exports.emission.writing import Code
+
 MODULES: Final = (
     "pointwise",
     "functions",
@@ -82,6 +84,8 @@ class Vocabulary:
         Whether groups of ranks can have programs of their own.
     has_rows : bool
         Whether it has a module ``rows``, in which only the filled rows of experts are computed.
+    tf32 : Code
+        The lines that let all products of float32 be in TF32, of the module `target`.
     repeat : str
         A function that keeps the system's compiler from taking a node for an earlier equal one:
         of an operand, and of a value that it comes after. Empty where nothing looks for equals.
@@ -93,6 +97,7 @@ class Vocabulary:
     tensor: str
     support: Path
     reductions: Mapping[str, tuple[str, ...]]
+    tf32: Code
     has_uneven_parts: bool = True
     has_stages: bool = False
     has_rows: bool = False

@@ -6,7 +6,7 @@ collectives of the plan, no others; `jax.shard_map` maps it over the devices.
 
 from shardwright.compiler.plans.plan import Plan
 from shardwright.exports.emission.exported import Exported
-from shardwright.exports.emission.package import package_files
+from shardwright.exports.emission.package import package_files, tf32_notes
 from shardwright.exports.jax.jax_program import JaxProgram
 from shardwright.exports.jax.shardy import shardy_text
 
@@ -25,4 +25,4 @@ def export(plan: Plan) -> Exported:
             f"the {plan.mesh.passes} micro-batches of a step are compiled one after the other, "
             "each anew: many take XLA long"
         )
-    return Exported(files, tuple(notes))
+    return Exported(files, (*notes, *tf32_notes(plan, "JAX")))

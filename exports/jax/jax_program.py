@@ -6,8 +6,10 @@ from typing import Final
 
 from shardwright.exports.emission.program_writer import ProgramWriter
 from shardwright.exports.emission.vocabulary import Vocabulary
-from shardwright.exports.emission.writing import Code, code
+from shardwright.exports.emission.writing import Code, code, fixed
 
+_TF32 = """jax.config.update("jax_default_matmul_precision", "tensorfloat32")
+"""
 VOCABULARY: Final = Vocabulary(
     "JAX",
     "jax",
@@ -15,6 +17,7 @@ VOCABULARY: Final = Vocabulary(
     "Array",
     Path(__file__).parent / "support",
     {"all_reduce": ("sum", "max", "min"), "reduce_scatter": ("sum",)},
+    fixed(_TF32),
     has_uneven_parts=False,
     has_rows=True,
     repeat="again",

@@ -26,7 +26,8 @@ from shardwright.exports.emission.writing import (
 from shardwright.exports.parallelize.axes import Axes, layout_of
 from shardwright.exports.parallelize.blocks import Blocks
 from shardwright.exports.parallelize.styles import Styles, placement_text
-from shardwright.operators.models.precision import MASTER
+from shardwright.exports.torch.torch_program import TF32_SWITCH
+from shardwright.operators.models.precision import MASTER, PRECISIONS, Precision
 
 _EMPTY: Final = code("")
 _HEAD = '''"""{title}
@@ -173,14 +174,19 @@ class Writer:
     def text(self, said: tuple[str, ...] = ()) -> Code:
         """Return the file, with what a person must know of the plan at its head."""
         body = code("{}{}{}", self._mesh(), self._parallelize(), self._rest())
-        return code("{}{}{}", self._head(said), self._imports(body), body)
+        switch = code("\n{}", TF32_SWITCH) if self._precision.products else _EMPTY
+        return code("{}{}{}{}", self._head(said), self._imports(body), switch, body)
 
     # ---- the mesh
 
     @property
     def _is_sharded(self) -> bool:
         """Whether `fully_shard` is called: for samples of ranks, or for a lower precision."""
-        return bool(self.axes.data) or self.plan.document.precision != MASTER
+        return bool(self.axes.data) or self._precision.is_mixed
+
+    @property
+    def _precision(self) -> Precision:
+        return PRECISIONS[self.plan.document.precision]
 
     @cached_property
     def _groups(self) -> dict[str, tuple[str, ...]]:
@@ -311,8 +317,8 @@ class Writer:
             yield from (code("        {}: {},", *row) for row in rows)
             yield fixed(_PLACES)
             options.append(code("shard_placement_fn=places.get"))
-        if self.plan.document.precision != MASTER:
-            low = self.plan.document.precision
+        if self._precision.is_mixed:
+            low = self._precision.compute
             high = low if self.plan.document.reduce_type == "lower" else MASTER
             yield code("    policy = MixedPrecisionPolicy(")
             yield code(

@@ -7,7 +7,7 @@ Parameters have the names of the user's module, whose tensors it takes and to wh
 
 from shardwright.compiler.plans.plan import Plan
 from shardwright.exports.emission.exported import Exported
-from shardwright.exports.emission.package import package_files
+from shardwright.exports.emission.package import package_files, tf32_notes
 from shardwright.exports.torch.groups import StagedProgram
 from shardwright.exports.torch.torch_program import TorchProgram
 
@@ -21,4 +21,4 @@ def export(plan: Plan) -> Exported:
         f"start the {count} process{'es' * (count > 1)} with `torchrun --nproc-per-node {count}`; "
         "in them, `Trainer(module).step(...)` of this package is a step"
     )
-    return Exported(files, (note,))
+    return Exported(files, (note, *tf32_notes(plan, "PyTorch")))

@@ -7,10 +7,16 @@ from typing import Final
 from shardwright.cost_model.roofline import computing_nodes
 from shardwright.exports.emission.program_writer import ProgramWriter, table
 from shardwright.exports.emission.vocabulary import Vocabulary
-from shardwright.exports.emission.writing import Code, code, in_parentheses
+from shardwright.exports.emission.writing import Code, code, fixed, in_parentheses
 from shardwright.exports.torch.placements import placements
 from shardwright.ir.layout import Layout
 
+TF32_SWITCH: Final = fixed(
+    """torch.set_float32_matmul_precision("high")
+torch.backends.cudnn.allow_tf32 = True
+"""
+)
+"""The lines that let PyTorch compute products and convolutions of float32 in TF32."""
 VOCABULARY: Final = Vocabulary(
     "PyTorch",
     "torch",
@@ -18,6 +24,7 @@ VOCABULARY: Final = Vocabulary(
     "Tensor",
     Path(__file__).parent / "support",
     {"all_reduce": ("sum", "max", "min", "prod"), "reduce_scatter": ("sum", "max", "min", "prod")},
+    TF32_SWITCH,
     has_stages=True,
     has_rows=True,
 )

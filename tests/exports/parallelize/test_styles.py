@@ -26,7 +26,7 @@ MIXTRAL = LLAMA.replace("llama:", "mixtral:") + ",experts=4"
 
 
 def compiled(model, inputs=None, **options):
-    return sw.compile(model, 4, example_inputs=inputs, cluster="cpu", **options)
+    return sw.compile(model, 4, **{"example_inputs": inputs, "cluster": "cpu", **options})
 
 
 def exported(model, inputs=None, **options):
@@ -102,6 +102,21 @@ def test_what_is_kept_is_not_gathered_again_and_types_are_those_of_the_plan():
     assert made == exported(Perceptron(), vectors(), plan="data=4,zero=1")
     text = made.files["parallelize.py"]
     assert "reshard_after_forward=False" in text
+
+
+def test_a_file_in_tf32_switches_pytorch_and_shards_float32():
+    own, plain = (
+        exported(Perceptron(), vectors(), plan="data=4,zero=3", cluster="a100", precision=one)
+        for one in ("tf32", "float32")
+    )
+    text, other = own.files["parallelize.py"], plain.files["parallelize.py"]
+    compile(text, "parallelize.py", "exec")
+    switch = """
+torch.set_float32_matmul_precision("high")
+torch.backends.cudnn.allow_tf32 = True
+"""
+    assert text.count(switch) == 1
+    assert text.replace(switch, "") == other
 
 
 def test_layers_that_differ_have_lines_of_their_own():

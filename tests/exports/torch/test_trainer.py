@@ -138,3 +138,32 @@ def test_checkpoints_of_another_model_are_refused_whole(package):
     trainer.load_state_dict({WEIGHT: other})
     assert torch.equal(trainer.state[WEIGHT], torch.full((16,), 2.0))
     assert trainer.state_dict().keys() == trainer.state.keys()
+
+
+def test_a_package_in_tf32_switches_pytorch_and_trains_in_float32(written):
+    torch.manual_seed(0)
+    module, x = Squares(), torch.randn(16, 8)
+    expected = module(x).item()
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    options = {"example_inputs": {"x": x}, "cluster": "a100", "precision": "tf32"}
+    try:
+        trainer = written("tf32_package", sw.compile(module, 1, **options).plan).Trainer(module)
+        assert torch.get_float32_matmul_precision() == "high"
+        assert torch.backends.cudnn.allow_tf32
+        assert trainer.step(x=x).item() == pytest.approx(expected, rel=1e-2)
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
+    assert {tensor.dtype for tensor in trainer.state.values()} == {torch.float32}
+
+
+class Squares(torch.nn.Module):
+    """The mean square of what a layer returns."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.layer(x).square().mean()
