@@ -7,10 +7,10 @@ from weakref import WeakKeyDictionary
 from shardwright.communication import get_group_size
 from shardwright.feeding import ByShape
 from shardwright.mindspore.common.api import _cell_graph_executor
-from shardwright.mindspore.context import get_auto_parallel_context, get_seed, splits_operators
+from shardwright.mindspore.context import get_seed, splits_operators
 from shardwright.mindspore.running import Running, as_arrays
 from shardwright.mindspore.simulation import is_simulated
-from shardwright.mindspore.spread import from_context
+from shardwright.mindspore.spread import options_of_context
 from shardwright.nn.cell import Cell
 from shardwright.operators.info import Array
 
@@ -48,10 +48,9 @@ class SplitCells:
             self._compiled(cell, as_arrays(inputs))
 
     def _compiled(self, cell: Cell, arrays: list[Array]) -> Running:
-        mode = get_auto_parallel_context("parallel_mode")
         return self._known.setdefault(cell, ByShape()).session(
             arrays,
-            lambda: Running(cell, arrays, from_context(cell, mode).options, get_seed() or 0),
+            lambda: Running(cell, arrays, options_of_context(cell), get_seed() or 0),
         )
 
 

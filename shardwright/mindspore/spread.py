@@ -23,7 +23,7 @@ from shardwright.mindspore.context import (
 from shardwright.mindspore.parallel.auto_parallel import AutoParallel
 from shardwright.mindspore.running import Running, WithoutRanks
 from shardwright.mindspore.servers import HOST
-from shardwright.nn.cell import Cell
+from shardwright.nn.cell import BY_HAND, Cell
 from shardwright.operators.info import Array
 from shardwright.planner.options import CompileOptions, Mode
 from shardwright.session import ParallelOptions
@@ -135,9 +135,16 @@ def _set_pipeline(spread: AutoParallel) -> None:
         spread.pipeline(stages, False, interleave, config.get("pipeline_scheduler", "1f1b"))
 
 
+def _mode_of(network: Network) -> str:
+    """Return the mode of the context; `hybrid_parallel` for a cell that no search splits."""
+    if isinstance(network, Cell) and network.get_flags().get(BY_HAND):
+        return ParallelMode.HYBRID_PARALLEL
+    return str(get_auto_parallel_context("parallel_mode"))
+
+
 def options_of_context(network: Network) -> ParallelOptions:
     """Return the options of the context, for the ranks of this script."""
-    mode = get_auto_parallel_context("parallel_mode")
+    mode = _mode_of(network)
     if mode in (ParallelMode.STAND_ALONE, ParallelMode.HYBRID_PARALLEL):
         return ParallelOptions.of_this_world(deterministic=get_context("deterministic") == "ON")
     return from_context(network, mode).options
@@ -180,8 +187,7 @@ def arrives_split() -> bool:
 
 def options_alone(network: Network) -> ParallelOptions:
     """Return the options of the context, for as many devices as it names."""
-    mode = get_auto_parallel_context("parallel_mode")
-    devices = get_auto_parallel_context("device_num")
+    mode, devices = _mode_of(network), get_auto_parallel_context("device_num")
     if mode in (ParallelMode.STAND_ALONE, ParallelMode.HYBRID_PARALLEL):
         by_hand: Mode = "hybrid_parallel" if devices > 1 else "stand_alone"
         return ParallelOptions(CompileOptions(mode=by_hand, gradients_mean=devices > 1), devices)

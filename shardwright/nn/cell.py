@@ -22,6 +22,7 @@ from shardwright.tracer import Tracer, current_tracer, is_tracing
 
 _REAL = ("float16", "bfloat16", "float32")
 _FLAGS = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+BY_HAND = "skip_auto_parallel_compile"  # the flag of a cell that no search splits
 _RECOMPUTE = (
     "mp_comm_recompute",
     "parallel_optimizer_comm_recompute",
@@ -72,6 +73,7 @@ class Cell:
     _auto_prefix = True  # a subclass need not call `__init__`
     _recomputed = False
     _offloaded = False
+    _told: Mapping[str, bool] = {}  # by `add_flags`
     _reads_as: str | None = None  # the element type that the cell computes in, if it has one
     _pipeline_stage: int | None = None
     _pin: Callable[[Tracer, int], None] | None = None  # pins what was traced from a node on
@@ -234,14 +236,16 @@ class Cell:
         ----------
         **flags
             ``fp16``, ``bf16`` or ``fp32``, as `to_float`, which False undoes; ``defer_inline``,
-            which changes nothing: cells are traced whole.
+            which changes nothing: cells are traced whole; ``skip_auto_parallel_compile`` of a cell
+            whose communication is written by hand.
 
         Raises
         ------
         OptionError
             If there is no such flag, or it is no truth value.
         """
-        check_names("a cell has no flag", flags, (*_FLAGS, "defer_inline"))
+        check_names("a cell has no flag", flags, (*_FLAGS, "defer_inline", BY_HAND))
+        self._told = {**self._told, **flags}
         for name, value in flags.items():
             check_flag(name, value)
             if value and name in _FLAGS:
@@ -252,6 +256,10 @@ class Cell:
         return self
 
     add_flags_recursive = add_flags
+
+    def get_flags(self) -> Mapping[str, bool]:
+        """Return the flags that `add_flags` set."""
+        return self._told
 
     def set_auto_parallel(self) -> None:
         """Do nothing: whether a network is partitioned is said where it is compiled."""

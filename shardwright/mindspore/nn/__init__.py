@@ -44,6 +44,7 @@ from shardwright.mindspore.nn.steps import (
     _TrainPipelineWithLossScaleCell as _TrainPipelineWithLossScaleCell,
 )
 from shardwright.mindspore.nn.wrap import LossBase, MicroBatchInterleaved, VirtualDatasetCellTriple
+from shardwright.mindspore.nn.wrap import _BroadCastCell as _BroadCastCell
 from shardwright.mindspore.nn.wrap import _Loss as _Loss
 from shardwright.mindspore.nn.wrap import _MicroBatch as _MicroBatch
 from shardwright.mindspore.nn.wrap import _VirtualDatasetCell as _VirtualDatasetCell

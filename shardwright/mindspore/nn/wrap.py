@@ -7,6 +7,7 @@ from shardwright.ir.errors import ModelError
 from shardwright.ir.values import POSITIVE_INTEGER
 from shardwright.nn.cell import Cell
 from shardwright.nn.losses import Loss
+from shardwright.ops.collective import Broadcast
 from shardwright.tensor import Tensor
 from shardwright.tracer import current_tracer
 from shardwright.tracing import Network
@@ -24,6 +25,25 @@ class LossBase(Loss):
     def get_loss(self, x: Tensor, weights: float | Tensor = 1.0) -> Tensor:
         """Return the weighted losses as one, as asked for."""
         return self.reduced(x * weights)
+
+
+class _BroadCastCell(Cell):
+    """Gives every rank the tensors of the first, by hand: they are split in no mode.
+
+    Parameters
+    ----------
+    params : sequence of Tensor
+        The tensors, or parameters.
+    """
+
+    def __init__(self, params: Sequence[Tensor]) -> None:
+        self.params, self.broadcast = tuple(params), Broadcast(0)
+        self.add_flags(skip_auto_parallel_compile=True)
+
+    def construct(self) -> tuple[Tensor, ...]:
+        """Return the tensors."""
+        made: tuple[Tensor, ...] = self.broadcast(self.params)
+        return made
 
 
 class MicroBatchInterleaved(Cell):
