@@ -38,8 +38,7 @@ def parameter_layouts(
     It is MindSpore's tuple: the sizes of the arrangement of devices, for each dimension the axis
     that splits it, counted from the last one (-1 for none), the shape of a slice, 0, True, and the
     group of ranks among which the optimizer divides the slice further: their number and the first
-    group. Axes that do not split the parameter are one, the first; those of a dimension are one,
-    too.
+    group. Axes of the mesh that follow each other are one where they split one dimension, or none.
 
     Parameters
     ----------
@@ -77,15 +76,32 @@ def _layout(
     layout: Layout, shape: tuple[int, ...], mesh: Mesh
 ) -> tuple[list[int], list[int], list[int], int, bool]:
     counts = [mesh.extent(axes) for axes in layout.splits]
-    split = [count for count in counts if count > 1]
-    whole = mesh.size
-    for count in split:
-        whole //= count
-    arrangement = [whole] * (whole > 1 or not split) + split
-    places = iter(range(len(split) - 1, -1, -1))
-    axes = [next(places) if count > 1 else -1 for count in counts]
+    runs = _runs(layout, mesh)
+    arrangement = [mesh.extent(axes) for axes, _ in runs] or [1]
+    last = {dimension: i for i, (_, dimension) in enumerate(reversed(runs))}
+    axes = [last[d] if count > 1 else -1 for d, count in enumerate(counts)]
     slices = [-(-size // count) for size, count in zip(shape, counts, strict=True)]
     return arrangement, axes, slices, 0, True
+
+
+def _runs(layout: Layout, mesh: Mesh) -> list[tuple[list[str], int]]:
+    """Return the axes of a mesh, major to minor, those in a row that split one dimension as one.
+
+    With them is the dimension, or -1. Where a dimension is split by axes that are apart, or in
+    another order, those that split it are behind all others.
+    """
+    dimensions = {axis: d for d, axes in enumerate(layout.splits) for axis in axes}
+    runs: list[tuple[list[str], int]] = []
+    for axis in (axis for axis in mesh.names if mesh.sizes[axis] > 1):
+        dimension = dimensions.get(axis, -1)
+        if not runs or runs[-1][1] != dimension:
+            runs.append(([], dimension))
+        runs[-1][0].append(axis)
+    split = [([a for a in axes if mesh.sizes[a] > 1], d) for d, axes in enumerate(layout.splits)]
+    if all(run in runs for run in split if run[0]):
+        return runs
+    others = [axis for axis in mesh.names if axis not in dimensions]
+    return [run for run in ((others, -1), *split) if mesh.extent(run[0]) > 1]
 
 
 @dataclass(frozen=True)

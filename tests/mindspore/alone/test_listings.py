@@ -75,6 +75,32 @@ def test_inputs_arrive_split_by_the_batch_where_nothing_is_said():
     assert network.parameter_layout_dict["x"] == ([8], [0, -1], [4, 32], 0, True, "")
 
 
+@pytest.mark.parametrize(
+    ("strategy", "arrangement", "axes"),
+    [
+        ((1, 2, 4), [2, 4], [-1, 1, 0]),
+        ((2, 1, 2), [2, 2, 2], [2, -1, 1]),
+        ((1, 1, 1), [8], [-1] * 3),
+    ],
+)
+def test_the_arrangement_says_which_ranks_have_the_same_slice(strategy, arrangement, axes):
+    """Slices that are not split on, as by (2, 1, 2) on eight ranks, are on neighbours."""
+
+    class Negative(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.weight = Parameter(ones(8, 8, 8), name="weight")
+            self.negative = operations.Neg().shard((strategy,))
+
+        def construct(self, x):
+            return self.negative(self.weight).sum() + x.sum()
+
+    network = Negative()
+    _cell_graph_executor.compile(network, ones(8))
+    sizes = [8 // count for count in strategy]
+    assert network.parameter_layout_dict["weight"] == (arrangement, axes, sizes, 0, True, "")
+
+
 def test_gradients_that_are_reduced_together_have_one_number():
     ms.reset_auto_parallel_context()
     set_auto_parallel_context(

@@ -94,7 +94,7 @@ def test_a_strategy_of_other_types_is_a_type_error():
 def test_layouts_of_parameters_are_listed():
     network = Product(((2, 4), (4, 1)))
     _cell_graph_executor.compile(network, ones(64, 32))
-    assert network.parameter_layout_dict["w"] == ([4, 4], [0, -1], [8, 8], 0, True, "")
+    assert network.parameter_layout_dict["w"] == ([2, 4, 2], [1, -1], [8, 8], 0, True, "")
 
 
 def test_a_rank_exchanges_with_neighbors_whose_programs_are_not_known():
