@@ -17,7 +17,8 @@ class MatMul(own.MatMul):  # type: ignore[misc]
     along one each: the operand is gathered along the second, and the sums along the first are
     scattered over the columns of the result. With ``forward_reduce_scatter`` sums of a strategy
     that splits what is summed are scattered over the first dimension of the result, if it can be
-    divided among the ranks that have them.
+    divided among the ranks that have them. Where both operands are split in one way, rows of the
+    first are gathered, and columns of the second.
     """
 
     _along_two = False
@@ -45,6 +46,15 @@ class MatMul(own.MatMul):  # type: ignore[misc]
             If the strategy is not one along two axes, and ``enable_nd_tp`` says it is.
         """
         pins = self.in_strategy
+        if pins is not None and self.is_gathered(pins):
+            (rows, columns), _ = pins
+            parts = [
+                shard(_same, (counts,))(each) for each, counts in zip((x, y), pins, strict=True)
+            ]
+            gathered: Tensor = own.MatMul().shard(((rows, 1), (1, columns)), self.out_strategy)(
+                *parts
+            )
+            return gathered
         if pins is not None and self._scattered and self.out_strategy is None:
             return self._scattered_product(x, y, pins)
         if not self._along_two or pins is None:
@@ -61,6 +71,15 @@ class MatMul(own.MatMul):  # type: ignore[misc]
         product = own.MatMul().shard(((*rows, first), (first, second)))(moved, y)
         result: Tensor = shard(_same, ((*rows, both),))(product)
         return result
+
+    def is_gathered(self, pins: SplitCounts) -> bool:
+        """Return whether both operands are split in one way that no product is split in.
+
+        As in MindSpore rows of the first are gathered then, and columns of the second.
+        """
+        transposed = self.attributes.get("transpose_a") or self.attributes.get("transpose_b")
+        one_way = len(pins) == len(pins[0]) == 2 and pins[0] == pins[1]
+        return one_way and pins[0][0] != pins[0][1] and not transposed and not self._along_two
 
     def _scattered_product(self, x: Tensor, y: Tensor, pins: SplitCounts) -> Tensor:
         first = pins[0][::-1] if self.attributes.get("transpose_a") else pins[0]

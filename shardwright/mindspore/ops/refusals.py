@@ -178,7 +178,9 @@ def check_loss(made: Any) -> None:
 def _arranged(name: str, primitive: Any, counts: tuple[Shape, ...]) -> _Ranks | None:
     """Return the arrangement of ranks of an operator; None where it is not known here."""
     factors = [[*range(len(counts[0]))]] * len(counts)
-    if name == "MatMul" and not primitive.attributes.get("transpose_a"):
+    if name == "MatMul" and primitive.is_gathered(counts):
+        pass  # every rank has a part of both
+    elif name == "MatMul" and not primitive.attributes.get("transpose_a"):
         factors = [[0, 1], [2, 1] if primitive.attributes.get("transpose_b") else [1, 2]]
     elif "MatMul" in name or len({*counts}) > 1:
         return None
@@ -350,6 +352,15 @@ def _padded(window: _Window, count: int) -> str:
     return "a slice reads more than its neighbour" if max(reads) > window.size // count else ""
 
 
+def _gathered(split: Split) -> str:
+    """Return why a product whose operands are split in one way cannot be gathered."""
+    get, used = get_auto_parallel_context, prod(split.counts[0])
+    ranks = get("device_num") // get("pipeline_stages")
+    if not split.primitive.is_gathered(split.counts) or used == ranks:
+        return ""
+    return f"both operands are split in one way, over {used} of {ranks} ranks"
+
+
 def _strided(split: Split) -> str:
     """Return why a slice with strides cannot be split: what is not taken whole stays whole."""
     primitive, (sizes, *_) = split.primitive, split.shapes
@@ -397,6 +408,7 @@ _RULES: Mapping[str, Callable[[Split], str]] = {
     "AvgPool": _pool,
     "Conv2D": _convolution,
     "Conv3D": _convolution,
+    "MatMul": _gathered,
     "MaxPool": _pool,
     "ResizeNearestNeighbor": _resized,
     "ScatterNdUpdate": _by_rows,
