@@ -3,8 +3,8 @@
     python benchmarks/mindspore_tests.py CHECKOUT [--out mindspore_tests.md] [--seconds 60]
 
 CHECKOUT is a copy of MindSpore's repository, with ``tests/ut/python/parallel``. The tests are
-copied with ``shardwright.`` before ``mindspore`` in their imports, and run as they are otherwise; a
-file that two of them import from other tests is reduced to what they need of it. With
+copied with ``shardwright.`` before ``mindspore`` in their imports, and run as they are otherwise;
+files that they import from other tests are reduced to what they need of them. With
 ``MS_SIMULATION_LEVEL=0`` models are compiled and no step is computed: a test that wants kernels of
 a device, or their values, fails here.
 """
@@ -43,6 +43,10 @@ class VirtualLoss(nn.Cell):
 
     def construct(self, x):
         return self.total(x)
+"""
+SECURITY = """
+def security_off_wrap(test):
+    return test  # the package is not built with MindSpore's security features
 """
 CONFTEST = """
 import inspect
@@ -158,6 +162,7 @@ def copy(source: Path, work: Path, seconds: int) -> None:
     others = work / "tests/ut/python/ops"
     others.mkdir(parents=True)
     (others / "test_math_ops.py").write_text(LOSS)
+    (work / "tests/security_utils.py").write_text(SECURITY)
     conftest = CONFTEST.replace("SECONDS", str(seconds)).replace(
         "ASSERTS", "|".join(_KINDS.values())
     )
