@@ -52,10 +52,13 @@ class Kind(NamedTuple):
         Whether experts have it.
     held : tuple of Held
         How it is held by each stage of ZeRO.
+    is_read_again : bool
+        Whether the backward pass reads the copies that the forward pass reads.
     """
 
     of_experts: bool
     held: tuple[Held, ...]
+    is_read_again: bool
 
 
 @dataclass(frozen=True)
@@ -347,11 +350,33 @@ class _Program:
             where, nbytes = part.get(value.name, _FIRST), value_bytes(value, mesh)
             if parameter.trainable:
                 held = tuple(held_by(z, self.words, value) for z in range(len(ZERO_STAGES)))
-                kind, own = Kind(value.name in of_experts, held), found.setdefault(where, {})
+                again = (value.name, where) in self._read_again
+                kind = Kind(value.name in of_experts, held, again)
+                own = found.setdefault(where, {})
                 own[kind] = own.get(kind, 0.0) + nbytes / item_bytes(value.type.dtype)
             elif parameter.role == "buffer":
                 frozen[where] = frozen.get(where, 0.0) + nbytes
         return found, frozen
+
+    @cached_property
+    def _read_again(self) -> set[tuple[str, str]]:
+        """The parameters of which parts read copies in the backward pass, made before, and where.
+
+        Of a weight that two parts share, each may be in a stage of its own.
+        """
+        nodes = self.program.nodes
+        of_parameter = {p.name: p.name for p in self.program.parameters}
+        copies = parameter_tensors(nodes, of_parameter) - of_parameter.keys()
+        for node in nodes:
+            if node.name in copies:
+                of_parameter[node.name] = of_parameter[node.operands[0]]
+        pairs = zip(nodes, self.where, strict=True)
+        backward = ((node, where) for node, where in pairs if node.provenance.phase == "backward")
+        return {
+            (of_parameter[name], where)
+            for node, where in backward
+            for name in copies.intersection(node.operands)
+        }
 
     @cached_property
     def _saved_by(self) -> dict[str, str]:

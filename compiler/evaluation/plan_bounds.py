@@ -370,16 +370,20 @@ class Bound:
 
     def _memory_of(self, group: int) -> Mapping[str, float]:
         stored, plan, data = self.shape.stored, self.plan, self.plan.data or 1
-        kept = lower = gradients = 0.0
+        kept = lower = again = gradients = 0.0
         for stage in self._schedule.stages_on(group):
             for kind, count in self._stages[stage].whole.elements.items():
                 held, part = kind.held[plan.zero], count / self._copies(kind)
                 kept += part if held.divided else count
                 lower += part if held.in_passes else count
+                again += count if kind.is_read_again and not held.in_passes else 0.0
                 gradients += part if held.reduced_in_passes else count
         frozen = self._by_group(lambda part: part.frozen)[group]
+        saved = self._saved[group]
         if self.passes == 1:  # no loop: copies are freed once no pass reads them
-            lower = 0.0
+            at_turn = self._by_group(lambda part: part.saved)[group]
+            copies = stored.lower * again  # no gradient has been made, and all that are read wait
+            lower, saved = (again, at_turn) if at_turn + copies > saved else (0.0, saved)
         found = {
             "parameters": stored.master * kept
             + stored.lower * lower
@@ -388,7 +392,7 @@ class Bound:
         }
         if self.passes > 1:
             found["gradients"] = stored.gradient * gradients
-        found["activations"] = self._saved[group]
+        found["activations"] = saved
         return found
 
     def _copies(self, kind: Kind) -> int:

@@ -66,3 +66,27 @@ def test_a_host_is_as_much_faster_as_all_figures(compute):
         assert found is not None
         step = found.seconds_in(case)
         assert 0.5 * step <= replace(bound, factors=case).seconds <= step * (1 + 1e-9)
+
+
+ONE_PASS = (
+    ("llama:layers=2,hidden=128,heads=4,kv_heads=4,inner=256,sequence=16,vocabulary=256", 4),
+    ("gpt:layers=4,hidden=128,heads=4,sequence=16,vocabulary=256", 8),  # its ends share a weight
+)
+
+
+@pytest.mark.parametrize(("text", "devices"), long_after(1, ONE_PASS))
+def test_copies_wait_for_the_backward_pass_where_there_is_one(text, devices):
+    graph = training_definition(text, 8, 1)[0].graph
+    asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
+    own = EvaluatedModel(graph, CLUSTER, asked, software("megatron-core"))
+    groups = devices // 4
+    stages = f"pipeline={groups},schedule=1f1b," if groups > 1 else ""
+    for zero, samples in product(("", ",zero=1", ",zero=2", ",zero=3"), (1, 2)):
+        plan = NamedPlan.parse(f"{stages}data=4,micro_batch={samples}{zero}")
+        bound, found = own.bound(plan, devices), evaluated(own, plan, devices)
+        assert bound is not None
+        assert found is not None
+        share = bound.memory_bytes / found.evaluation.in_order.peak_bytes
+        assert share <= 1, plan.text
+        if bound.passes == 1 and plan.zero < 3:
+            assert share > 0.9, plan.text
