@@ -34,6 +34,16 @@ def test_the_context_says_over_how_many_ranks_a_table_is_split(mode):
     ]
 
 
+def test_the_strategy_of_the_operator_says_more_than_the_mode():
+    ms.set_auto_parallel_context(
+        device_num=8, parallel_mode="semi_auto_parallel", dataset_strategy="full_batch"
+    )
+    cell = nn.EmbeddingLookup(16, 24)
+    cell.embeddinglookup.shard(((2, 4), (1, 1)))
+    _cell_graph_executor.compile(cell, Tensor(np.zeros((8, 2), np.int32)))
+    assert cell.parameter_layout_dict["embedding_table"][2] == [8, 6]
+
+
 @pytest.mark.parametrize("operator", ["SUM", "MEAN", "MAX"])
 def test_a_field_has_its_weighted_rows_as_one(operator):
     table = np.random.default_rng(0).standard_normal((5, 2)).astype(np.float32)

@@ -71,11 +71,15 @@ class EmbeddingLookup(Embedding):
         if vocab_cache_size != 0:
             raise wrong_value("vocab_cache_size", vocab_cache_size, "0")
         self.slice_mode = slice_mode
+        self.embeddinglookup = own.Gather()  # whose `shard` says more than `slice_mode`
         self._splits = splits_operators()
         self._ranks = get_auto_parallel_context("device_num")
 
     def construct(self, indices: Tensor) -> Tensor:
         """Look up."""
+        if self.embeddinglookup.in_strategy is not None:
+            found: Tensor = self.embeddinglookup(self.embedding_table, indices, 0)
+            return found
         ranks, places = self._ranks, (1,) * (indices.ndim - 1)
         counts = {
             self.BATCH_SLICE: ((1, 1), (ranks, *places)),
