@@ -281,6 +281,16 @@ def test_an_evaluation_has_the_numbers_of_the_compiled_program(plan):
     assert found.memory.by_kind == pytest.approx(dict(memory.by_kind), rel=1e-6)
 
 
+@pytest.mark.long
+def test_a_published_step_in_tf32_is_met(capsys):
+    """BERT-large on one A100, PyTorch and PaddlePaddle of NVIDIA's DeepLearningExamples."""
+    how = ["--cluster", "a100", "--plan", "data=1,micro_batch=128", "--software", "megatron"]
+    told = ["estimate", "bert-large:sequence=128", "--batch", "2048", *how, "--json"]
+    assert main([*told, "--precision", TF32]) == 0
+    rate = json.loads(capsys.readouterr().out)["samples_per_second"]
+    assert 0.85 * 307 < rate < 1.15 * 317
+
+
 def test_a_product_that_lost_its_type_is_refused():
     found = sw.compile(GPT, 2, optimizer="adam", **ON, **ANY_PLAN).plan
     program = found.program
