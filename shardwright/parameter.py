@@ -47,6 +47,10 @@ class Initializer:
 
     text: str
 
+    def __call__(self, arr: Array) -> None:
+        """Fill an array in place."""
+        arr[...] = drawn("", self.text, TensorType(arr.dtype.name, arr.shape))
+
 
 Init = str | float | Initializer
 # Names without the underscores of ours, and MindSpore's shorter ones.

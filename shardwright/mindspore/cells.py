@@ -6,11 +6,12 @@ from weakref import WeakKeyDictionary
 
 from shardwright.communication import get_group_size
 from shardwright.feeding import ByShape
-from shardwright.mindspore.common.api import _cell_graph_executor
+from shardwright.mindspore.common.api import _cell_graph_executor, simulated
 from shardwright.mindspore.context import get_seed, splits_operators
 from shardwright.mindspore.running import Running, as_arrays
 from shardwright.mindspore.simulation import is_simulated
 from shardwright.mindspore.spread import options_of_context
+from shardwright.mindspore.steps import Step
 from shardwright.nn.cell import Cell
 from shardwright.operators.info import Array
 
@@ -58,4 +59,4 @@ def _splits() -> bool:
     return get_group_size() > 1 and splits_operators()
 
 
-Cell.runner = SplitCells()
+Cell.runner, Step.simulated = SplitCells(), staticmethod(simulated)

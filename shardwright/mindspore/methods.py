@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from operator import index
 from typing import Any
 
 from shardwright.mindspore.forms import METHODS, PROPERTIES
@@ -243,9 +244,15 @@ def _where(self: Tensor, condition: Tensor, y: Any) -> Tensor:
     return made
 
 
+def _index(self: Tensor) -> int:
+    """Return a whole number, which arrays and lists take as a place."""
+    return index(self.asnumpy()[()])
+
+
 def add_methods() -> None:
     """Give tensors the methods that they do not have."""
     Tensor.where = _where  # type: ignore[attr-defined]
+    Tensor.__index__ = _index  # type: ignore[attr-defined]
     methods: dict[str, Any] = {**{name: calling(name) for name in _NAMES}, **METHODS}
     methods |= {name: property(of) for name, of in PROPERTIES.items()}
     for name, method in methods.items():

@@ -1,15 +1,16 @@
 """Training steps written out: ``jit``."""
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
 from shardwright.feeding import ByShape
 from shardwright.ir.errors import OptionError
 from shardwright.ir.values import check_names, wrong_value
-from shardwright.mindspore.context import check_ranks, get_seed
+from shardwright.mindspore.context import check_ranks, get_auto_parallel_context, get_seed
 from shardwright.mindspore.running import Running, as_arrays
+from shardwright.mindspore.simulation import is_simulated
 from shardwright.mindspore.spread import options_of_context
 from shardwright.operators.info import Array
 from shardwright.parameter import Parameter
@@ -47,7 +48,8 @@ class Step:
     """A function that is traced and compiled when it is called with data.
 
     A call runs it on the ranks of this script, as the context says, and returns what it returns.
-    `AutoParallel` takes the function itself.
+    `AutoParallel` takes the function itself. In a simulation it is compiled for the ranks that the
+    context names, and returns zeros.
 
     Parameters
     ----------
@@ -55,10 +57,13 @@ class Step:
         A training step, which applies an optimizer; or any function of tensors.
     """
 
+    simulated: ClassVar[Callable[..., Any]]
+
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__doc__ = function.__doc__
+        self._zeros: dict[Any, Any] = {}
         self._sessions: ByShape[Running] = ByShape()
         self._served: ByShape[WorkerSession] = ByShape()
 
@@ -66,11 +71,20 @@ class Step:
         """Train a step; within a trace, apply the function."""
         if is_tracing():
             return self.function(*inputs)
+        if is_simulated() and get_auto_parallel_context("device_num") > 1:
+            return self._simulated(inputs)
         arrays = as_arrays(inputs)
         check_ranks()
         if is_on():
             return Tensor(np.float32(self._served_by(arrays).step(arrays)))
         return self._sessions.session(arrays, lambda: self._begin(arrays))(arrays)
+
+    def _simulated(self, inputs: Sequence[Any]) -> Any:
+        """Compile for inputs of these shapes, once; return zeros."""
+        shapes = tuple(array.shape for array in as_arrays(inputs))
+        if shapes not in self._zeros:
+            self._zeros[shapes] = Step.simulated(self.function, inputs)
+        return self._zeros[shapes]
 
     def read(self, name: str) -> Array:
         """Return a state of the program that ran last.

@@ -164,7 +164,22 @@ class _CellGraphExecutor:
         return operator_count(self._newest[net], lists)
 
 
-def _compiled(cell: Cell, inputs: tuple[Any, ...]) -> CompiledAlone:
+def simulated(function: Network, inputs: Sequence[Any]) -> Any:
+    """Compile a step for the ranks of the context; return zeros in place of what it returns."""
+    with as_mindspore():
+        found = _compiled(function, tuple(inputs))
+    if isinstance(function, Cell):
+        _cell_graph_executor.keep(function, found)
+    return _zeros(found.returned)
+
+
+def _zeros(item: Any) -> Any:
+    if isinstance(item, tuple | list):
+        return tuple(map(_zeros, item))
+    return Tensor(np.zeros(item.shape), item.dtype) if isinstance(item, Tensor) else item
+
+
+def _compiled(cell: Network, inputs: tuple[Any, ...]) -> CompiledAlone:
     arguments = [Tensor(item) if isinstance(item, np.ndarray) else item for item in inputs]
     if all(isinstance(item, Tensor) for item in arguments):
         arguments = [*whole_inputs(arguments)]
@@ -221,7 +236,8 @@ def compile_alone(
         each = devices // get_auto_parallel_context("pipeline_stages")
         options = replace(options, mesh=finest_mesh(definition, each))
     found = compiled(definition, options)
-    return CompiledAlone(**vars(found), calls=calls, rank=rank, written=definition.graph)
+    more = {"calls": calls, "rank": rank, "written": definition.graph, "returned": whole.returned}
+    return CompiledAlone(**vars(found), **more)
 
 
 def _output_slices(cell: Network, options: ParallelOptions) -> int:
@@ -263,10 +279,11 @@ class _Whole(Cell):
         self, cell: Network, noted: Differentiated, arguments: Sequence[Any], slices: int
     ) -> None:
         self.network, self._noted, self._arguments = cell, noted, arguments
-        self._slices = slices
+        self._slices, self.returned = slices, None
 
     def construct(self, *inputs: Tensor) -> Any:
-        made = tuple(tensors_in(self.network(*_replaced(self._arguments, iter(inputs)))))
+        self.returned = self.network(*_replaced(self._arguments, iter(inputs)))
+        made = tuple(tensors_in(self.returned))
         outputs = tuple(tensors_in(self._noted.outputs))
         if outputs or not self._slices or current_tracer().optimizer is not None:
             return _number((outputs or made)[0])

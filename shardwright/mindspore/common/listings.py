@@ -116,11 +116,14 @@ class CompiledAlone(Compiled):
         The rank whose messages are listed.
     written : Graph, optional
         The network as it is written: with operators that are equal to others.
+    returned : object
+        What the network returns: symbols, in tuples.
     """
 
     calls: Mapping[str, Call] = field(default_factory=dict)
     rank: int = 0
     written: Graph | None = None
+    returned: Any = None
 
 
 def operator_count(found: CompiledAlone, lists: Collection[str]) -> int:

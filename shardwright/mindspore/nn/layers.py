@@ -2,10 +2,12 @@
 
 from shardwright import nn as own
 from shardwright.ir.values import SHARE, check_flag, wrong_value
-from shardwright.mindspore.ops import functions
+from shardwright.mindspore.ops import functions, primitives
 from shardwright.nn.cell import Cell
+from shardwright.ops.primitive import record_strategy
 from shardwright.parameter import Start
-from shardwright.tensor import Tensor, apply
+from shardwright.tensor import Tensor, TracedTensor, apply
+from shardwright.tracer import current_tracer
 
 
 class Dense(own.Dense):
@@ -57,6 +59,15 @@ class Dropout(own.Dropout):
                 raise wrong_value("keep_prob", keep_prob, "a number above 0, up to 1")
             p = rest
         super().__init__(p)
+        self.dropout = primitives.Dropout(1 - p)  # whose `shard` says how elements are split
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Drop."""
+        made, pins = super().construct(x), self.dropout.in_strategy
+        if pins is not None and made is not x:
+            operands = [x, TracedTensor(current_tracer().step())]
+            record_strategy((made,), operands, pins, self.dropout.out_strategy)
+        return made
 
 
 class Embedding(own.Embedding):

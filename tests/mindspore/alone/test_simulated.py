@@ -7,6 +7,7 @@ import shardwright.mindspore as ms
 from shardwright.ir.errors import ShardwrightError
 from shardwright.mindspore import Parameter, Tensor, nn
 from shardwright.mindspore.common.api import _cell_graph_executor
+from shardwright.mindspore.common.initializer import TruncatedNormal
 from shardwright.mindspore.ops import operations
 from shardwright.mindspore.train import Model
 from tests.mindspore.cells import Applied, ones
@@ -385,3 +386,52 @@ def test_a_network_that_changes_a_parameter_predicts(columns, fits):
         RuntimeError, match=r"`ScatterAdd` cannot be split by \(\(1, 2\), \(1,\), \("
     ):
         Model(Changed()).predict(ones(4, 8))
+
+
+# Steps that are called.
+
+
+def test_a_step_is_compiled_for_the_ranks_and_returns_zeros():
+    network = Product(((16, 1), (1, 1)))
+    parameters = network.trainable_params()
+    step = nn.TrainOneStepCell(network, nn.Momentum(parameters, 0.1, 0.9))
+    loss = step(ones(64, 32))
+    assert (loss.shape, loss.dtype, loss.asnumpy().any()) == ((64, 8), "float32", False)
+    found = _cell_graph_executor._get_shard_strategy(step)
+    assert found["Default/MatMul-op0"] == [[16, 1], [1, 1]]
+    np.testing.assert_array_equal(network.weight.asnumpy(), np.ones((32, 8)))
+    assert step(ones(64, 32)) is loss
+
+
+def test_a_function_is_compiled_for_the_ranks_too():
+    relu, illegal = (operations.ReLU().shard(((n, 1),)) for n in (16, 64))
+    doubled, shifted = ms.jit(lambda x: (relu(x) * 2, x[:8] + 1))(ones(64, 32))
+    assert (doubled.shape, shifted.shape) == ((64, 32), (8, 32))
+    with pytest.raises(RuntimeError, match="`relu` cannot be split by"):
+        ms.jit(lambda x: illegal(x))(ones(64, 32))
+
+
+# What networks make of values while they are made.
+
+
+def test_dropout_is_split_as_its_operator_says():
+    layer = nn.Dropout(0.5)
+    layer.dropout.shard(((4, 2),))
+    layer.set_train()
+    _cell_graph_executor.compile(layer, ones(64, 32))
+    found = _cell_graph_executor._get_shard_strategy(layer)
+    assert [counts[0] for name, counts in found.items() if "Dropout" in name] == [[4, 2]]
+    layer.dropout.shard(((4, 2, 1),))
+    with pytest.raises(ShardwrightError, match="does not fit `dropout_0`"):
+        _cell_graph_executor.compile(layer, ones(64, 32))
+
+
+def test_a_whole_number_is_a_place_and_an_initializer_fills_an_array():
+    rows, array = np.zeros((3, 4)), np.zeros((64, 64), np.float32)
+    rows[Tensor(np.array([0, 2], np.int32))[1]] = 1
+    np.testing.assert_array_equal(rows.sum(1), [0, 0, 4])
+    with pytest.raises(IndexError):
+        rows[Tensor(1.0)] = 2
+    TruncatedNormal(0.5)(array)
+    assert 0.3 < array.std() < 0.6
+    assert array.dtype == np.float32
