@@ -249,7 +249,7 @@ class _Backward:
             self.build.scope, self.operator = "", ""
             self._emit_as("accumulation", parameter.value)
             gradient, name = self.cotangents[parameter.name], gradient_name(parameter.name)
-            gradient = _before_widening(made, gradient)
+            gradient = _before_widening(made, gradient, self.graph, parameter.name)
             if gradient.name in names or gradient.name in self.graph.values:
                 gradient = self.build.emit("identity", gradient)
             names[gradient.name] = name
@@ -262,13 +262,17 @@ class _Backward:
         return without_dead_nodes(whole.with_nodes(nodes))
 
 
-def _before_widening(graph: Graph, gradient: Value) -> Value:
+def _before_widening(graph: Graph, gradient: Value, forward: Graph, parameter: str) -> Value:
     """Return the gradient of a parameter before it is cast to the type of the parameter.
 
-    The update widens what it reads: wide gradients would all be alive until the updates.
+    The update widens what it reads: wide gradients would all be alive until the updates. That is
+    so where the parameter itself is cast, which the search counts so.
     """
     node = graph.producers.get(gradient.name)
     if node is None or node.operator != "cast":
+        return gradient
+    cast = forward.producers.get(node.provenance.operator)
+    if cast is None or forward.copied_tensor(cast.operands[0]) != parameter:
         return gradient
     operand = graph.values[node.operands[0]]
     wider = item_bytes(operand.type.dtype) < item_bytes(gradient.type.dtype)

@@ -212,6 +212,13 @@ def splits_operators() -> bool:
     return get_auto_parallel_context("parallel_mode") in modes
 
 
+def arrives_whole() -> bool:
+    """Return whether every rank has all of the inputs of a program whose operators are split."""
+    get = get_auto_parallel_context
+    said = get("full_batch") or get("dataset_strategy") == "full_batch"
+    return splits_operators() and bool(said)
+
+
 def check_ranks() -> None:
     """Refuse the settings of another number of ranks, or another rank, where something is run.
 

@@ -23,6 +23,7 @@ from shardwright.mindspore.differentiated import (
     Differentiated,
     InputGradient,
     OneGradient,
+    as_they_arrive,
     being_differentiated,
 )
 from shardwright.mindspore.ops.refusals import check_loss
@@ -130,7 +131,9 @@ class GradientFunction:
         """Return what has the types of the gradients, and note what they are gradients of."""
         tracer = current_tracer()
         # What is compiled alone, and not run, is a step in which all cells train.
-        outputs = self._forward(*inputs) if noted.runs else self.function(*inputs)
+        positions = (self.positions,) if isinstance(self.positions, int) else self.positions or ()
+        read = inputs if noted.runs else as_they_arrive(inputs, positions)
+        outputs = self._forward(*inputs) if noted.runs else self.function(*read)
         if noted.runs:
             _check_aux(outputs, self.has_aux)
             _positions(self.positions, [item.type for item in inputs])
@@ -142,7 +145,6 @@ class GradientFunction:
         noted.outputs.append(outputs[0] if self.has_aux else outputs)
         check_loss(noted.outputs)
         noted.weights += self.weights or ()
-        positions = (self.positions,) if isinstance(self.positions, int) else self.positions or ()
         wanted: tuple[Any, ...] = tuple(inputs[i] for i in positions)
         names = [item.value(tracer).name for item in wanted]
         noted.inputs += [n for n, item in zip(names, wanted, strict=True) if item.type.is_float]
@@ -392,6 +394,8 @@ def _weighted(fn: Callable[..., Any]) -> Callable[..., Any]:
         made = fn(*own)
         found = list(tensors_in(made))
         given = list(tensors_in(weights)) or [weights] * len(found)
+        if noted := being_differentiated():
+            noted.weighing += [t.value(current_tracer()).name for t in tensors_in(weights)]
         shapes, own_shapes = (
             [getattr(one, "shape", ()) for one in each] for each in (found, given)
         )

@@ -31,6 +31,7 @@ from shardwright.mindspore.common.listings import (
 from shardwright.mindspore.common.replacements import replaced
 from shardwright.mindspore.context import (
     ParallelMode,
+    arrives_whole,
     get_auto_parallel_context,
     splits_operators,
 )
@@ -248,7 +249,7 @@ def _output_slices(cell: Network, options: ParallelOptions) -> int:
     get = get_auto_parallel_context
     if not splits_operators() or not isinstance(cell, Cell) or cell.training:
         return 0
-    if get("full_batch") or get("dataset_strategy") == "full_batch":
+    if arrives_whole():
         return 1
     return options.devices // get("pipeline_stages")
 
@@ -337,9 +338,15 @@ def _without_unread(definition: Definition, names: Sequence[str]) -> Definition:
 
 
 def _trained(graph: Graph, noted: Differentiated, trains: bool) -> Graph:
-    """Return the graph whose trained parameters are what the cell is differentiated by."""
-    chosen = [value for value in graph.inputs if value.name in noted.inputs]
-    parameters = [Parameter(value, {"initializer": "data", "trainable": True}) for value in chosen]
+    """Return the graph whose trained parameters are what the cell is differentiated by.
+
+    Weights of what is differentiated are parameters, too: they are split as it.
+    """
+    chosen = [value for value in graph.inputs if value.name in (*noted.inputs, *noted.weighing)]
+    parameters = [
+        Parameter(value, {"initializer": "data", "trainable": value.name in noted.inputs})
+        for value in chosen
+    ]
     inputs = tuple(value for value in graph.inputs if value not in chosen)
     graph = replace(graph, inputs=inputs, parameters=(*graph.parameters, *parameters))
     idle = untrained_parameters(graph) if trains else [p.name for p in graph.parameters]

@@ -11,7 +11,6 @@ from shardwright.dataflow.cotangents import gradient_name
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
-from shardwright.ir.provenance import COPIES
 from shardwright.ir.types import TensorType
 from shardwright.mindspore.calls import Call, Part, Replaced
 from shardwright.operators.halo import Halo
@@ -334,7 +333,8 @@ def _replaced(
     call: Call, result: Value, read: Sequence[str], found: CompiledAlone, replacing: Replacing
 ) -> tuple[Replaced, list[str]] | None:
     """Return what MindSpore has in the place of an operator, and which values it reads."""
-    by_source = {_source(name, found.program): found.program.values[name] for name in read}
+    program = found.program
+    by_source = {program.copied_tensor(name): program.values[name] for name in read}
     values = [by_source[name] for name in call.operands if name in by_source]
     is_split = all(value.layout is not None for value in (*values, result))
     if not values or not is_split or len(values) != call.arguments.count(None):
@@ -343,13 +343,6 @@ def _replaced(
     part = Part([_region(value, found) for value in values], _region(result, found), shapes)
     own = replacing(call, part, [value.type for value in values])
     return None if own is None else (own, [value.name for value in values])
-
-
-def _source(name: str, program: Graph) -> str:
-    """Return the value of which another one is a copy, in another layout."""
-    while (node := program.producers.get(name)) and node.provenance.role in COPIES:
-        name = node.operands[0]
-    return name
 
 
 def _seeds(nodes: Sequence[Node], found: CompiledAlone) -> dict[str, int]:

@@ -10,7 +10,7 @@ from shardwright.ir.errors import ShardwrightError
 from shardwright.mindspore import Parameter, Tensor, nn
 from shardwright.mindspore.common.api import _cell_graph_executor
 from shardwright.mindspore.ops import composite, operations
-from tests.mindspore.cells import ones
+from tests.mindspore.cells import Applied, ones
 
 SPLIT, WHOLE = ((8, 1), (8, 1)), ((1, 1), (1, 1))
 
@@ -70,12 +70,41 @@ def gradients(program):
     }
 
 
+def test_inputs_arrive_whole_by_which_a_network_is_differentiated():
+    """Their gradients are whole, too; the weights of results are split as these."""
+    split = ((4, 2), (4, 2))
+    network = operations.Add().shard(split)
+    operation = composite.GradOperation(get_all=True, sens_param=True)
+    step = Applied(lambda x, y, sens: operation(network)(x, y, sens))
+    program = compiled(step, *[ones(128, 32)] * 3)
+    shapes = {
+        name: value.layout.slice_shape(value.type.shape, program.mesh)
+        for name, value in program.values.items()
+        if name.removesuffix(".grad") in ("input0", "input1", "input2")
+    }
+    assert shapes.pop("input2") == (32, 16)
+    assert shapes == dict.fromkeys(["input0", "input1", "input0.grad", "input1.grad"], (128, 32))
+
+
+def test_whole_inputs_may_be_cast_that_a_network_is_differentiated_by():
+    """The search counts the cast of the gradient, which is not the update's here."""
+    product = operations.MatMul().shard(((2, 2), (2, 2)))
+    operation = composite.GradOperation(get_all=True)
+
+    def network(x, y):
+        return product(operations.Cast()(x, ms.float16), operations.Cast()(y, ms.float16))
+
+    program = compiled(Applied(lambda x, y: operation(network)(x, y)), ones(16, 32), ones(32, 8))
+    found = [program.values[f"input{i}.grad"] for i in range(2)]
+    assert [value.type.dtype for value in found] == ["float32"] * 2
+
+
 def test_strategies_decide_the_communication():
     gathered = compiled(Gradients(AddRelu(SPLIT, ((1, 1),)), get_all=True))
-    assert operators(gathered).count("all_gather") == 1
+    assert operators(gathered).count("all_gather") == 3  # of a sum, and of both whole gradients
     assert gradients(gathered) >= {"x.grad", "y.grad"}
     alike = compiled(Gradients(AddRelu(SPLIT, ((8, 1),)), get_all=True))
-    assert "all_gather" not in operators(alike)
+    assert operators(alike).count("all_gather") == 2
 
 
 def test_gradients_are_by_what_is_asked_for():
