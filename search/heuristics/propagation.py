@@ -6,13 +6,16 @@ good plans where the pins leave little choice, and proves no bound.
 """
 
 from collections import deque
+from collections.abc import Sequence
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwright.ir.mesh import Mesh
 from shardwright.search.heuristics.batch import follow_batch
 from shardwright.search.method import Heuristic
-from shardwright.search.space.space import SearchSpace
+from shardwright.search.space.space import Choice, SearchSpace
 from shardwright.solver.problem import Problem
 
 Floats = NDArray[np.float64]
@@ -30,7 +33,12 @@ class ShardingPropagation(Heuristic):
             for i, choice in enumerate(space.choices)
             if choice.kind == "operator" and choice.name in space.pinned
         }
-        return propagate(space.problem, start or self._batch(space))
+        costs = [self.ties(choice, space.mesh) for choice in space.choices]
+        return propagate(space.problem, start or self._batch(space), costs)
+
+    def ties(self, choice: Choice, mesh: Mesh) -> Floats | None:
+        """Return what counts before the own costs of options whose edges cost the same."""
+        return None
 
     @staticmethod
     def _batch(space: SearchSpace) -> dict[int, int]:
@@ -41,7 +49,9 @@ class ShardingPropagation(Heuristic):
         return {first: choice.options.index(strategies[choice.name])}
 
 
-def propagate(problem: Problem, start: dict[int, int]) -> tuple[int, ...]:
+def propagate(
+    problem: Problem, start: dict[int, int], ties: Sequence[Floats | None] = ()
+) -> tuple[int, ...]:
     """Return an assignment grown from `start`.
 
     Parameters
@@ -50,7 +60,13 @@ def propagate(problem: Problem, start: dict[int, int]) -> tuple[int, ...]:
         The search space.
     start : dict of int to int
         Variables already decided, with their strategies.
+    ties : sequence of array, optional
+        For each variable what counts before its own costs, where edges cost the same.
     """
+    own = [
+        [variable.cost] if tie is None else [variable.cost, tie]
+        for variable, tie in zip_longest(problem.variables, ties)
+    ]
     neighbours: list[list[tuple[int, Floats]]] = [[] for _ in problem.variables]
     for pair in problem.pairs:
         neighbours[pair.first].append((pair.second, pair.table))
@@ -64,22 +80,21 @@ def propagate(problem: Problem, start: dict[int, int]) -> tuple[int, ...]:
             queue.append(first)
         for variable, _ in neighbours[queue.popleft()]:
             if variable not in chosen:
-                chosen[variable] = _nearest(problem, neighbours[variable], variable, chosen)
+                chosen[variable] = _nearest(own[variable], neighbours[variable], chosen)
                 queue.append(variable)
     return tuple(chosen[v] for v in range(len(problem.variables)))
 
 
 def _nearest(
-    problem: Problem, neighbours: list[tuple[int, Floats]], variable: int, chosen: dict[int, int]
+    costs: list[Floats], neighbours: list[tuple[int, Floats]], chosen: dict[int, int]
 ) -> int:
-    """Return the strategy with the cheapest edges to decided variables; own cost breaks ties."""
-    cost = problem.variables[variable].cost
-    edges = np.zeros(len(cost))
+    """Return the strategy with the cheapest edges to decided variables; own costs break ties."""
+    edges = np.zeros(len(costs[0]))
     for other, table in neighbours:
         if other in chosen:
             edges = edges + table[:, chosen[other]]
-    dead_end = np.zeros(len(cost))
+    dead_end = np.zeros(len(costs[0]))
     for other, table in neighbours:
         if other not in chosen:
             dead_end = dead_end + np.where(np.isinf(table).all(axis=1), np.inf, 0.0)
-    return int(np.lexsort((cost, edges + dead_end))[0])
+    return int(np.lexsort((*costs, edges + dead_end))[0])

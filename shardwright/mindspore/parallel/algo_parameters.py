@@ -27,7 +27,8 @@ def set_algo_parameters(**settings: Any) -> None:
     """Set how MindSpore would search; what does nothing here gets a warning.
 
     Searches here are exact or their bounds are told: nothing is left out to be faster, and slices
-    are never aligned.
+    are never aligned. ``sharding_propagation`` with ``fully_use_devices=False`` splits operators no
+    further than their neighbours.
 
     Parameters
     ----------

@@ -6,8 +6,11 @@ from shardwright import parallel
 from shardwright.feeding import ByShape
 from shardwright.mindspore.context import get_context, get_seed
 from shardwright.mindspore.parallel._cost_model_context import cost_options
+from shardwright.mindspore.parallel.algo_parameters import get_algo_parameters
+from shardwright.mindspore.parallel.propagation import OnlyPropagated
 from shardwright.mindspore.parallel.rows import ShardedRows
 from shardwright.mindspore.running import Running, as_arrays
+from shardwright.search.heuristics.propagation import ShardingPropagation
 from shardwright.tracer import is_tracing
 from shardwright.tracing import Network
 
@@ -17,7 +20,8 @@ class AutoParallel(parallel.AutoParallel):
 
     The seed of its initial values is that of `set_seed`; reductions over processes add in the order
     of the ranks if the context says so. The constants of the cost model are those of
-    `set_cost_model_context`.
+    `set_cost_model_context`. With `set_algo_parameters(fully_use_devices=False)` the search
+    ``sharding_propagation`` splits operators no further than their neighbours are split.
 
     Parameters
     ----------
@@ -35,6 +39,9 @@ class AutoParallel(parallel.AutoParallel):
         options.setdefault("seed", get_seed() or 0)
         options.setdefault("deterministic", get_context("deterministic") == "ON")
         super().__init__(network, parallel_mode, **options)
+        alone = not get_algo_parameters("fully_use_devices")
+        if parallel_mode == ShardingPropagation.name and alone:
+            self._compile_with(search=OnlyPropagated.name)
         self._running: ByShape[Running] = ByShape()
 
     def hsdp(
