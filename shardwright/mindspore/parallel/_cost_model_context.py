@@ -73,8 +73,9 @@ def get_cost_model_context(attr_key: str) -> Any:
 
 
 def reset_cost_model_context() -> None:
-    """Forget the settings of `set_cost_model_context`."""
+    """Forget the settings of `set_cost_model_context`, and that of `_set_algo_single_loop`."""
     _SETTINGS.clear()
+    _SINGLE[0] = False
 
 
 def cost_options(mode: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from shardwright.mindspore.nn import TrainOneStepCell
 from shardwright.mindspore.ops import operations
 from shardwright.mindspore.parallel._auto_parallel_context import auto_parallel_context
 from shardwright.mindspore.parallel._cost_model_context import (
+    _get_algo_single_loop,
     _set_algo_single_loop,
     cost_options,
     get_cost_model_context,
@@ -372,4 +373,5 @@ def test_operators_of_equal_cells_in_a_list_are_counted_once_where_asked(once, e
         _cell_graph_executor.compile(network, ones(16, 32))
         assert _cell_graph_executor._get_num_parallel_ops(network) == expected
     finally:
-        _set_algo_single_loop(False)
+        reset_cost_model_context()
+    assert not _get_algo_single_loop()
