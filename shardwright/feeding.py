@@ -69,7 +69,10 @@ class Feed:
         ``stacked``: those of all ranks one behind the other, of which each gets its own.
     counts : mapping of str to tuple of int, optional
         Of own batches, by input: how many parts along each dimension the ranks have. Rank i has
-        part i, in rows; where there are fewer parts than ranks, the next ranks have them again.
+        part i, in rows.
+    in_turn : bool
+        Whether, where there are fewer parts than ranks, the next ranks have them again; else ranks
+        that follow each other have the same part.
     """
 
     def __init__(
@@ -78,9 +81,10 @@ class Feed:
         communicator: Communicator,
         kind: Kind,
         counts: Mapping[str, tuple[int, ...]] | None = None,
+        in_turn: bool = True,
     ) -> None:
         self.graph, self.communicator, self.kind = graph, communicator, kind
-        self._counts = counts or {}
+        self._counts, self._in_turn = counts or {}, in_turn
         together = kind == "whole" and processes() is not None
         self._agreement = Agreement() if together else None
         mesh = communicator.mesh
@@ -109,7 +113,7 @@ class Feed:
         rank = self.communicator.ranks[0]
         if value.name in self._counts:
             parts = self.communicator.collect({rank: array})
-            return _joined(value.name, parts, self._counts[value.name])
+            return _joined(value.name, parts, self._counts[value.name], self._in_turn)
         if value.name in self._own:
             return {rank: array}
         parts = self.communicator.collect({rank: array})
@@ -122,7 +126,7 @@ class Feed:
         return np.concatenate([parts[i] for i in sorted(parts)])
 
 
-def _joined(name: str, parts: Parts, counts: tuple[int, ...]) -> Array:
+def _joined(name: str, parts: Parts, counts: tuple[int, ...], in_turn: bool) -> Array:
     """Return the whole input that ranks have parts of.
 
     Raises
@@ -131,17 +135,20 @@ def _joined(name: str, parts: Parts, counts: tuple[int, ...]) -> Array:
         If ranks that are to have one part have different ones.
     """
     number = prod(counts)
+    places = {rank: rank % number if in_turn else rank * number // len(parts) for rank in parts}
+    owners = {place: rank for rank, place in sorted(places.items(), reverse=True)}
     for rank, part in parts.items():
-        first = parts[rank % number]
+        owner = owners[places[rank]]
+        first = parts[owner]
         if part.shape != first.shape or not np.array_equal(part, first, equal_nan=True):
             raise ExecutionError(
-                f"the input `{name}` has {number} parts, and the ranks {rank % number} and {rank} "
+                f"the input `{name}` has {number} parts, and the ranks {owner} and {rank} "
                 f"have different ones, expected one",
                 hint="let both read the same samples",
             )
     whole = np.empty(counts, object)
     for place in range(number):
-        whole[np.unravel_index(place, counts)] = parts[place]
+        whole[np.unravel_index(place, counts)] = parts[owners[place]]
     joined: Array = np.block(whole.tolist())
     return joined
 

@@ -14,9 +14,14 @@ from shardwright.tracing import InputSpec
 
 
 def input_layouts(
-    inputs: Sequence[InputSpec], strategy: str | SplitCounts | None, mesh: Mesh | None
+    inputs: Sequence[InputSpec],
+    strategy: str | SplitCounts | None,
+    mesh: Mesh | None,
+    in_turn: bool = True,
 ) -> dict[str, Layout]:
     """Return the layouts of the inputs; empty where the search chooses them, and without a mesh.
+
+    Parts are on the last axes of the mesh, as ranks have them in turn, or on the first ones.
 
     Raises
     ------
@@ -36,15 +41,16 @@ def input_layouts(
             hint="use `data_parallel`, `full_batch`, or the slices of each dimension of each input",
         )
     return {
-        spec.name: _layout(spec, counts, mesh)
+        spec.name: _layout(spec, counts, mesh, in_turn)
         for spec, counts in zip(inputs, strategy, strict=True)
     }
 
 
-def _layout(spec: InputSpec, counts: Sequence[int], mesh: Mesh) -> Layout:
-    """Assign each dimension the next mesh axes that make its slices."""
-    free, splits = list(mesh.axes), []
-    for size, count in zip(spec.type.shape, counts, strict=True):
+def _layout(spec: InputSpec, counts: Sequence[int], mesh: Mesh, in_turn: bool) -> Layout:
+    """Assign each dimension the next mesh axes that make its slices, from one end of the mesh."""
+    order = -1 if in_turn else 1
+    free, splits = list(mesh.axes)[::order], []
+    for size, count in list(zip(spec.type.shape, counts, strict=True))[::order]:
         names: list[str] = []
         rest = count
         while rest > 1 and free and rest % free[0].size == 0:
@@ -55,8 +61,8 @@ def _layout(spec: InputSpec, counts: Sequence[int], mesh: Mesh) -> Layout:
                 f"`{spec.name}` of type {spec.type} cannot be split into {tuple(counts)} slices on "
                 f"the mesh {mesh}"
             )
-        splits.append(tuple(names))
-    return Layout(tuple(splits))
+        splits.append(tuple(names[::order]))
+    return Layout(tuple(splits[::order]))
 
 
 def parts_of_ranks(

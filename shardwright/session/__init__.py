@@ -112,7 +112,7 @@ class Session:
             warn_of_repeated_work(options.how.mode, program)
         write_programs(program, communicator.ranks)
         self.executor = Executor(program, communicator, in_place=True)
-        self.feed = Feed(program, communicator, kind, counts)
+        self.feed = Feed(program, communicator, kind, counts, options.in_turn)
         initial = same_everywhere(definition)
         self.state = initialize(program, seed, communicator, initial)
         self._keep()

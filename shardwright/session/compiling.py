@@ -74,6 +74,9 @@ class ParallelOptions:
         Names of options of `how` that the user gives, be it their defaults.
     obeys_strategies : bool
         Whether operators are split by the strategies that the model has.
+    in_turn : bool
+        Whether ranks have the parts of an input in turn, where there are fewer parts than ranks;
+        else ranks that follow each other have the same part.
     """
 
     how: CompileOptions = field(default_factory=lambda: CompileOptions(mode="stand_alone"))
@@ -84,6 +87,7 @@ class ParallelOptions:
     deterministic: bool = True
     given: frozenset[str] = frozenset()
     obeys_strategies: bool = True
+    in_turn: bool = True
 
     def __post_init__(self) -> None:
         POSITIVE_INTEGER.check("devices", self.devices)
@@ -258,7 +262,9 @@ def compiled(definition: Definition, options: ParallelOptions) -> Compiled:
             result_pins={**definition.result_pins, **how.result_pins},
         )
 
-    layouts_on = partial(input_layouts, definition.inputs, options.dataset_strategy)
+    layouts_on = partial(
+        input_layouts, definition.inputs, options.dataset_strategy, in_turn=options.in_turn
+    )
     graph, devices, mesh = definition.graph, options.devices, options.mesh
     if mesh is None:
         told = options.dataset_strategy

@@ -299,11 +299,19 @@ INPUT = [InputSpec("x", TensorType("float32", (8, 4)))]
         ("full_batch", ((), ())),
         ("data_parallel", (("a", "b", "c"), ())),
         (((4, 2),), (("a", "b"), ("c",))),
-        (((1, 4),), ((), ("a", "b"))),
+        (((1, 4),), ((), ("b", "c"))),
     ],
 )
 def test_inputs_arrive_as_they_are_said_to(strategy, splits):
     assert input_layouts(INPUT, strategy, MESH) == {"x": MeshLayout(splits)}
+
+
+@pytest.mark.parametrize(
+    ("in_turn", "parts"), [(True, [0, 1, 2, 3] * 2), (False, [0, 0, 1, 1, 2, 2, 3, 3])]
+)
+def test_ranks_have_parts_in_turn_or_as_their_neighbours(in_turn, parts):
+    layout = input_layouts(INPUT, ((4, 1),), MESH, in_turn)["x"]
+    assert [MESH.index(rank, layout.splits[0]) for rank in range(8)] == parts
 
 
 @pytest.mark.parametrize(

@@ -410,8 +410,20 @@ class _VirtualDataset:
     A strategy is that of the data set: ``set_auto_parallel_context(dataset_strategy=...)``.
     """
 
+    repeat_dim_direct = "left"
+
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         return inputs
+
+    def add_prim_attr(self, name: str, value: str) -> Self:
+        """Set ``repeat_dim_direct``: which ranks have the same of fewer parts than there are ranks.
+
+        With ``left`` they have the parts in turn, with ``right`` neighbours have the same.
+        """
+        check_choice("name", name, ("repeat_dim_direct",))
+        check_choice("value", value, ("left", "right"))
+        self.repeat_dim_direct = value
+        return self
 
 
 __all__ = [

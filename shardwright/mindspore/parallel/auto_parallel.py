@@ -1,5 +1,6 @@
 """The parallel options of a network."""
 
+from dataclasses import replace
 from typing import Any
 
 from shardwright import parallel
@@ -10,6 +11,7 @@ from shardwright.mindspore.parallel.algo_parameters import get_algo_parameters
 from shardwright.mindspore.parallel.propagation import OnlyPropagated
 from shardwright.mindspore.parallel.rows import ShardedRows
 from shardwright.mindspore.running import Running, as_arrays
+from shardwright.nn.cell import Cell
 from shardwright.search.heuristics.propagation import ShardingPropagation
 from shardwright.tracer import is_tracing
 from shardwright.tracing import Network
@@ -22,6 +24,8 @@ class AutoParallel(parallel.AutoParallel):
     of the ranks if the context says so. The constants of the cost model are those of
     `set_cost_model_context`. With `set_algo_parameters(fully_use_devices=False)` the search
     ``sharding_propagation`` splits operators no further than their neighbours are split.
+    `set_cost_model_context`. Of a data set strategy with fewer parts than ranks these have the
+    parts in turn, unless the network's `_VirtualDataset` has ``repeat_dim_direct``.
 
     Parameters
     ----------
@@ -42,6 +46,7 @@ class AutoParallel(parallel.AutoParallel):
         alone = not get_algo_parameters("fully_use_devices")
         if parallel_mode == ShardingPropagation.name and alone:
             self._compile_with(search=OnlyPropagated.name)
+        self.options = replace(self.options, in_turn=not _repeats_right(network))
         self._running: ByShape[Running] = ByShape()
 
     def hsdp(
@@ -62,6 +67,13 @@ class AutoParallel(parallel.AutoParallel):
         if running.session is not self.session:
             self.note(running.session)
         return running(arrays)
+
+
+def _repeats_right(network: Network) -> bool:
+    """Return whether a cell has an operator after which neighbours have the same inputs."""
+    cells = [cell for _, cell in network.cells_and_names()] if isinstance(network, Cell) else []
+    held = (item for cell in cells for item in vars(cell).values())
+    return any(getattr(item, "repeat_dim_direct", "") == "right" for item in held)
 
 
 __all__ = ["AutoParallel"]

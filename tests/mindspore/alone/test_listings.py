@@ -102,6 +102,21 @@ def test_the_arrangement_says_which_ranks_have_the_same_slice(strategy, arrangem
     assert network.parameter_layout_dict["weight"] == (arrangement, axes, sizes, 0, True, "")
 
 
+@pytest.mark.parametrize(
+    ("direct", "arrangement", "axis"), [("left", [4, 2], 0), ("right", [2, 4], 1)]
+)
+def test_ranks_have_the_parts_of_a_batch_in_turn_or_as_their_neighbours(direct, arrangement, axis):
+    ms.reset_auto_parallel_context()
+    set_auto_parallel_context(
+        device_num=8, parallel_mode="semi_auto_parallel", dataset_strategy=((2, 1),)
+    )
+    network = Products()
+    network.dataset = operations._VirtualDataset().add_prim_attr("repeat_dim_direct", direct)
+    _cell_graph_executor.compile(network, ones(8, 32))
+    found = network.parameter_layout_dict["x"]
+    assert found == (arrangement, [axis, -1], [8, 32], 0, True, "")
+
+
 def test_gradients_that_are_reduced_together_have_one_number():
     ms.reset_auto_parallel_context()
     set_auto_parallel_context(

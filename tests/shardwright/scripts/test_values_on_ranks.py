@@ -136,3 +136,18 @@ tell(loss=loss, made=made, own=grads[0], eager=eager)
     np.testing.assert_allclose(found["made"], made)
     np.testing.assert_allclose(found["own"], gradient)
     np.testing.assert_allclose(found["eager"], made)
+
+
+def test_neighbours_have_the_same_part_where_the_network_says_so(tmp_path):
+    found = told(
+        """
+from shardwright.mindspore.ops import operations
+network.dataset = operations._VirtualDataset().add_prim_attr("repeat_dim_direct", "right")
+spread = ms.AutoParallel(network, "semi_auto")
+spread.dataset_strategy(((1, 2),))
+tell(made=spread(X[:, 3 * (rank // 2) : 3 * (rank // 2) + 3]))
+""",
+        tmp_path,
+        4,
+    )
+    np.testing.assert_allclose(found["made"], X @ W)
