@@ -8,12 +8,14 @@ from shardwright.compiler.evaluation.factors import Factors
 from shardwright.compiler.evaluation.parts import Kind, Part, of_each
 from shardwright.compiler.evaluation.stored_bytes import StoredBytes
 from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.collectives import least_seconds_per_byte
+from shardwright.ir.mesh import MeshAxis
 from shardwright.search.named_plan import NamedPlan
 from shardwright.search.plan_axes import has_copies, is_of_batch
 from shardwright.search.plan_dimensions import Held
 
 Which = Callable[[Held], bool]
-_Levels = list[float]  # of every level of the cluster
+_Levels = list[float]  # of every level of the cluster, and of all collectives in a row
 _OUTSIDE_SHARDS = ("data", "data_tensor")  # ranks with copies of what shards divide
 
 
@@ -98,7 +100,7 @@ class ByDataRanks:
         known: dict[Kind, list[float]] = {}
 
         def of(layers: Part) -> _Levels:
-            busy = [0.0] * len(self._cluster.levels)
+            busy = [0.0] * (len(self._cluster.levels) + 1)
             for kind, count in layers.elements.items():
                 if kind not in known:
                     how = kinds(kind.held[self.plan.zero])
@@ -126,9 +128,14 @@ class ByDataRanks:
     def _on_levels(
         self, nbytes: float, parts: Sequence[tuple[int, int]], kinds: Sequence[str]
     ) -> _Levels:
-        """Return the seconds of each level in which bytes are moved over some ranks."""
+        """Return the seconds of each level in which bytes are moved over some ranks, and of all.
+
+        One collective over several levels takes no less than the fastest of its algorithms.
+        """
+        axes = [MeshAxis(f"x{i}", size, number) for i, (size, number) in enumerate(parts)]
+        whole = sum(least_seconds_per_byte(kind, axes, self._scaled) for kind in kinds)
         levels = self._cluster.levels
-        found = [0.0] * len(levels)
+        found = [0.0] * len(levels) + [nbytes * whole]
         for size, number in parts:
             level = levels[number].without_latency()
             moved = sum(min(slope for _, slope in level.ways_of(kind)) for kind in kinds)
@@ -137,7 +144,18 @@ class ByDataRanks:
             nbytes /= size
         return found
 
+    @cached_property
+    def _scaled(self) -> Cluster:
+        """The cluster whose links take the factors that their levels have."""
+        levels = range(len(self._cluster.levels))
+        return self._cluster.with_links_slower_by([self.factors.of_level(i) for i in levels])
+
 
 def busiest(stages: Sequence[_Levels]) -> list[float]:
     """Return the seconds of the busiest level of every stage."""
-    return list(map(max, stages))
+    return [max(levels) for *levels, _ in stages]
+
+
+def in_a_row(stages: Sequence[_Levels]) -> list[float]:
+    """Return the seconds of every stage in which one collective runs after the other."""
+    return [whole for *_, whole in stages]

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from operator import add, mul, sub
 
-from shardwright.compiler.evaluation.data_ranks import ByDataRanks, Shape, busiest
+from shardwright.compiler.evaluation.data_ranks import ByDataRanks, Shape, busiest, in_a_row
 from shardwright.compiler.evaluation.factors import AS_SAID, Factors
 from shardwright.compiler.evaluation.in_flight import backward_passes, put_off_last
 from shardwright.compiler.evaluation.parts import Kind, Part, Parts, Stage, of_each
@@ -212,8 +212,12 @@ class Bound:
     def _moved_in_passes(self) -> _Passes:
         """Seconds in which stages gather and reduce in each pass, forward and backward."""
         moved = self._by_data_ranks
-        again, reductions = map(busiest, (moved.gathered_in_passes, moved.reduced_in_passes))
+        again, reductions = map(self._moved, (moved.gathered_in_passes, moved.reduced_in_passes))
         return again, list(map(add, again, reductions))
+
+    def _moved(self, stages: Sequence[list[float]]) -> list[float]:
+        """Return the seconds in which data ranks move what stages have: a software in a row."""
+        return (busiest if self.shape.cluster.software is None else in_a_row)(stages)
 
     @cached_property
     def _by_data_ranks(self) -> ByDataRanks:
@@ -235,8 +239,8 @@ class Bound:
     def _once(self) -> list[tuple[float, float]]:
         """Seconds in which groups gather before all passes, and reduce after them."""
         moved = self._by_data_ranks
-        before = busiest(moved.gathers(lambda held: not held.in_passes))
-        after = busiest(moved.reductions(lambda held: not held.reduced_in_passes))
+        before = self._moved(moved.gathers(lambda held: not held.in_passes))
+        after = self._moved(moved.reductions(lambda held: not held.reduced_in_passes))
         sums = map(self._schedule.by_group, (before, after))
         return list(zip(*sums, strict=True))
 
