@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import permutations
 
 from shardwright.compiler.evaluation.factors import Factors
 from shardwright.compiler.evaluation.parts import Kind, Part, of_each
@@ -10,6 +11,7 @@ from shardwright.compiler.evaluation.stored_bytes import StoredBytes
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.collectives import least_seconds_per_byte
 from shardwright.ir.mesh import MeshAxis
+from shardwright.ir.rounding import EQUAL
 from shardwright.search.named_plan import NamedPlan
 from shardwright.search.plan_axes import has_copies, is_of_batch
 from shardwright.search.plan_dimensions import Held
@@ -130,18 +132,35 @@ class ByDataRanks:
     ) -> _Levels:
         """Return the seconds of each level in which bytes are moved over some ranks, and of all.
 
-        One collective over several levels takes no less than the fastest of its algorithms.
+        Ranks gather over one level after the other, the slow links first, which then carry less.
         """
+        levels = range(len(self._cluster.levels))
+        orders = [*permutations(parts)]
+        costs = [self._in_order(order, kinds, self._cluster) for order in orders]
+        fastest = min(map(sum, costs))
+        chosen = [one for one in costs if sum(one) <= fastest * (1 + EQUAL)]
+        least = [min(one[level] for one in chosen) for level in levels]
         axes = [MeshAxis(f"x{i}", size, number) for i, (size, number) in enumerate(parts)]
-        whole = sum(least_seconds_per_byte(kind, axes, self._scaled) for kind in kinds)
-        levels = self._cluster.levels
-        found = [0.0] * len(levels) + [nbytes * whole]
-        for size, number in parts:
-            level = levels[number].without_latency()
-            moved = sum(min(slope for _, slope in level.ways_of(kind)) for kind in kinds)
-            seconds = nbytes * (1 - 1 / size) * moved
-            found[number] += seconds * self.factors.of_level(number)
-            nbytes /= size
+        at_once = sum(least_seconds_per_byte(kind, axes, self._scaled) for kind in kinds)
+        in_turn = (sum(self._in_order(order, kinds, self._scaled)) for order in orders)
+        whole = min(at_once, *in_turn)
+        factors = map(self.factors.of_level, levels)
+        return [
+            *(nbytes * one * by for one, by in zip(least, factors, strict=True)),
+            nbytes * whole,
+        ]
+
+    @staticmethod
+    def _in_order(
+        order: Sequence[tuple[int, int]], kinds: Sequence[str], cluster: Cluster
+    ) -> list[float]:
+        """Return the seconds of each level for a byte, gathered over the last parts first."""
+        found, share = [0.0] * len(cluster.levels), 1.0
+        for size, number in order:
+            axes = [MeshAxis("x", size, number)]
+            slopes = (least_seconds_per_byte(kind, axes, cluster) for kind in kinds)
+            found[number] += share * sum(slopes)
+            share /= size
         return found
 
     @cached_property

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from shardwright.compiler.evaluation.factors import Factors
-from shardwright.compiler.evaluation.parts import Parts, parts_of
+from shardwright.compiler.evaluation.measured_parts import parts_of
+from shardwright.compiler.evaluation.parts import Parts
 from shardwright.compiler.evaluation.repeated import RepeatedModel
 from shardwright.compiler.garbage import rare_collections
 from shardwright.compiler.given_stages import given_stages

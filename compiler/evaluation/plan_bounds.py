@@ -25,6 +25,7 @@ from shardwright.compiler.evaluation.factors import AS_SAID, Factors
 from shardwright.compiler.evaluation.in_flight import backward_passes, put_off_last
 from shardwright.compiler.evaluation.parts import Kind, Part, Parts, Stage, of_each
 from shardwright.compiler.evaluation.times import Times
+from shardwright.cost_model.pipelines.segments import Sent, transfer_seconds
 from shardwright.dataflow.schedule_paths import (
     Pair,
     pairs_of,
@@ -39,6 +40,7 @@ from shardwright.dataflow.schedules import (
     Segment,
     make_schedule,
 )
+from shardwright.ir.mesh import Mesh
 from shardwright.search.named_plan import NamedPlan
 
 _Passes = tuple[list[float], ...]  # of every stage, forward and backward
@@ -110,7 +112,7 @@ class Bound:
                 loads = (*self._of_resources, *self._of_one_direction)
                 in_line = max(self._of_loads(load, self._late) for load in loads)
             else:
-                in_line = self._of_loads(self._in_line, self._late, waits=self._exposed)
+                in_line = self._of_loads(self._as_run, self._late, waits=self._exposed)
             found = max(by_host, in_line)  # the host launches on while a device waits
         elif self.plan.pipeline == 1 or self.passes == 1:
             return self._of_one_stage
@@ -143,6 +145,30 @@ class Bound:
         """What stages run in line."""
         return self._of_passes(self.factors.seconds)
 
+    @cached_property
+    def _as_run(self) -> _Passes:
+        """What stages run in line as a software runs them: they wait for what they receive."""
+        software, plan, factors = self.shape.cluster.software, self.plan, self.factors
+        if software is None or plan.pipeline == 1 or self._has_pairs:
+            return self._in_line
+        level = plan.stage_level(self.shape.cluster, self.devices)
+        slower = [one / factors.compute for one in map(factors.of_level, self._levels)]
+        cluster = self.shape.cluster.with_links_slower_by(slower)
+        ranks = plan.tensor if software.transfers == "scattered" else 1
+        group_of = self._schedule.group_of
+
+        def seconds(stage: int, of: int, nbytes: float) -> float:
+            if not nbytes or group_of(stage) == group_of(of):
+                return 0.0
+            sent = Sent(nbytes / ranks, ())
+            return factors.compute * transfer_seconds(sent, level, Mesh(()), cluster)
+
+        received = [stage.whole.received for stage in self._stages]
+        return (
+            [one + seconds(i, i - 1, received[i][0]) for i, one in enumerate(self._in_line[0])],
+            [one + seconds(i, i + 1, received[i][1]) for i, one in enumerate(self._in_line[1])],
+        )
+
     @property
     def _has_pairs(self) -> bool:
         """Whether passes of the schedule run beside each other."""
@@ -154,7 +180,7 @@ class Bound:
         """What stages compute, and what each level carries for them in each pass."""
         yield self._of_passes(self.factors.computing)
         moved = self._by_data_ranks
-        for level in range(len(self.shape.cluster.levels)):
+        for level in self._levels:
             forward, backward = self._of_passes(self._on_level(level))
             again = [one[level] for one in moved.gathered_in_passes]
             behind = [one[level] for one in moved.reduced_in_passes]
@@ -170,6 +196,10 @@ class Bound:
         nothing = [0.0] * len(forward)
         yield forward, nothing
         yield nothing, backward
+
+    @property
+    def _levels(self) -> range:
+        return range(len(self.shape.cluster.levels))
 
     def _on_level(self, level: int) -> Callable[[Times], float]:
         return lambda times: self.factors.on_level(times, level)
@@ -231,7 +261,7 @@ class Bound:
         share = self._exposed_share
         forward, backward = (
             [one + share * two for one, two in zip(own, beside, strict=True)]
-            for own, beside in zip(self._in_line, self._moved_in_passes, strict=True)
+            for own, beside in zip(self._as_run, self._moved_in_passes, strict=True)
         )
         return forward, backward
 
@@ -286,7 +316,7 @@ class Bound:
         Where gradients of weights are segments of their own, what links gather and reduce may be
         beside either.
         """
-        forward, backward = self._in_line
+        forward, backward = self._as_run
         if WEIGHTS in schedule.parts:
             late = [self.factors.seconds(self._late_of(stage.whole)) for stage in self._stages]
             parts = {FORWARD: forward, BACKWARD: list(map(sub, backward, late)), WEIGHTS: late}

@@ -90,3 +90,51 @@ def test_copies_wait_for_the_backward_pass_where_there_is_one(text, devices):
         assert share <= 1, plan.text
         if bound.passes == 1 and plan.zero < 3:
             assert share > 0.9, plan.text
+
+
+RECEIVED = (
+    "pipeline=4,data=1,micro_batch=1,schedule=1f1b",
+    "pipeline=2,data=2,micro_batch=1,schedule=1f1b,recompute=full",
+    "pipeline=2,data=2,micro_batch=1,chunks=2,schedule=interleaved,zero=1",
+    "pipeline=4,data=1,micro_batch=2,schedule=zero_bubble",
+)
+
+
+@pytest.mark.parametrize("text", long_after(1, RECEIVED))
+def test_stages_wait_for_what_they_receive(text):
+    graph = training_definition(DENSE, 16, 1)[0].graph
+    asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
+    links = CLUSTER.with_links_slower_by([1e5] * len(CLUSTER.levels))
+    own, plan = (
+        EvaluatedModel(graph, links, asked, software("megatron-core")),
+        NamedPlan.parse(text),
+    )
+    bound, found = own.bound(plan, 4), evaluated(own, plan, 4)
+    assert bound is not None
+    assert found is not None
+    share = replace(bound, is_simulated=True).seconds / found.seconds
+    assert 0.85 < share <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("inner_factor", long_after(1, [1.0, 10.0, 30.0]))
+def test_gathers_take_no_less_over_all_their_levels_whichever_is_slow(inner_factor):
+    text = "llama:layers=4,hidden=1024,heads=4,kv_heads=4,inner=2048,sequence=32,vocabulary=64"
+    graph = training_definition(text, 4, 1)[0].graph
+    asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
+    inner, *outer = CLUSTER.levels
+    pairs = CLUSTER.model_copy(update={"levels": (inner.model_copy(update={"size": 2}), *outer)})
+    slow = pairs.with_links_slower_by([100 * inner_factor] + [100.0] * len(outer))
+    own = EvaluatedModel(graph, slow, asked, software("megatron-core"))
+    plan = NamedPlan.parse("data=4,micro_batch=1,zero=1")
+    bound, found = own.bound(plan, 4), evaluated(own, plan, 4)
+    assert bound is not None
+    assert found is not None
+    assert found.evaluation.as_run is not None
+    gathers = sum(
+        event.seconds
+        for event in found.evaluation.as_run.record.events
+        if event.node.operator == "all_gather"
+    )
+    (*levels, whole), *_ = bound._by_data_ranks.gathers()
+    assert max(levels) < whole
+    assert 0.98 * gathers < whole <= gathers

@@ -1,0 +1,319 @@
+"""What the parts of a model take on some ranks, told by the program of few of its layers."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache, cached_property, reduce
+from itertools import chain
+from operator import add
+from sys import float_info
+
+from shardwright.compiler.evaluation.parts import Kind, Part, Parts
+from shardwright.compiler.evaluation.times import Sent, Times
+from shardwright.cost_model.buffers import buffer_kinds, buffers
+from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.roofline import value_bytes
+from shardwright.cost_model.streams import Task, parameter_tensors
+from shardwright.cost_model.tasks import TaskMaker
+from shardwright.dataflow.schedules import BACKWARD, FORWARD, PARTS, WEIGHTS
+from shardwright.dataflow.segments import block_of
+from shardwright.ir.graph import Graph, Node
+from shardwright.ir.liveness import loop_of
+from shardwright.ir.mesh import Mesh
+from shardwright.ir.types import item_bytes
+from shardwright.planner.evaluation.tiles import Shortened
+from shardwright.search.heuristics.tensor_ranks import weights_of_experts
+from shardwright.search.plan_dimensions import ZERO_STAGES, Words, held_by
+
+_NOT_SAVED = ("parameters", "optimizer states", "gradients")  # kinds of memory that last
+_OF_PASS = "activations"  # the kind of memory that a pass makes and frees
+_ADDED = "added"  # what adds gradients to those of earlier passes
+_FIRST, _LAST = "before all layers", "after them"
+
+
+def parts_of(
+    program: Graph, source: Graph, few: Shortened | None, cluster: Cluster, words: Words = ()
+) -> Parts:
+    """Return the parts of a model.
+
+    Parameters
+    ----------
+    program : Graph
+        The program of some tensor and expert ranks, of few layers where equal ones were left out.
+    source : Graph
+        The model that it trains.
+    few : Shortened, optional
+        The whole model, and which of its layers the few ones stand for.
+    cluster : Cluster
+        The devices, as a training software runs programs on them if there is one.
+    words : tuple of (str, value), optional
+        Words of plans that say how parameters are held.
+    """
+    return _Program(program, source, cluster, words).parts(_standing(source, few))
+
+
+def _standing(source: Graph, few: Shortened | None) -> list[tuple[str, ...]]:
+    """Return for each layer of a model the layers of few that are equal to it."""
+    whole = source if few is None else few.whole
+    scopes = {node.name: block_of(node.scope) for node in whole.nodes}
+    found: dict[str, tuple[str, ...]] = {block: (block,) for block in scopes.values() if block}
+    for first, *layers, last in chain(*(() if few is None else few.levels)):
+        for one, *others, other in zip(first, *layers, last, strict=True):
+            ends = scopes.get(one, ""), scopes.get(other, "")
+            for name in others if all(ends) else ():
+                found[scopes[name]] = tuple(
+                    {**dict.fromkeys(found[ends[0]]), **dict.fromkeys(found[ends[1]])}
+                )
+    return list(found.values())
+
+
+class _Program:
+    """A program, of each of whose nodes the part is known: a layer by its name, or an end."""
+
+    def __init__(self, program: Graph, source: Graph, cluster: Cluster, words: Words) -> None:
+        self.program, self.source, self.cluster, self.words = program, source, cluster, words
+        self.levels = {level.name: i for i, level in enumerate(cluster.levels)}
+        inside = [i for i, node in enumerate(source.nodes) if block_of(node.scope)]
+        self.last, self.order = inside[-1], {n.name: i for i, n in enumerate(source.nodes)}
+        self.where = [self._part_of(node) for node in program.nodes]
+
+    def _part_of(self, node: Node) -> str:
+        if block_of(node.scope):
+            return block_of(node.scope)
+        return _LAST if self.order.get(node.provenance.operator, -1) > self.last else _FIRST
+
+    def parts(self, layers: Sequence[tuple[str, ...]]) -> Parts:
+        """Return the parts, of each layer by the names of those that are equal to it."""
+        tasks, (elements, frozen) = self._tasks(), self._elements()
+        late, saved = self._late_by, self._saved_by
+        peaks = self._peaks(saved), self._peaks({**saved, **late}, self._put_off)
+        of_pass = self._held(saved), peaks[0], self._held(late), peaks[1]
+        received = [self._received(forward) for forward in (True, False)]
+
+        @cache
+        def part(where: str) -> Part:
+            forward, backward, weights, added = (
+                self._times(tasks.get((where, which), ())) for which in (*PARTS, _ADDED)
+            )
+            saved, peak, late, early = (nbytes.get(where, 0.0) for nbytes in of_pass)
+            times, own = (forward, backward, weights, added), elements.get(where, {})
+            both = received[0].get(where, 0.0), received[1].get(where, 0.0)
+            return Part(*times, own, saved, peak, late, early, frozen.get(where, 0.0), both)
+
+        @cache
+        def layer(names: tuple[str, ...]) -> Part:
+            return reduce(Part.least, map(part, names))
+
+        return Parts(tuple(map(layer, layers)), part(_FIRST), part(_LAST))
+
+    def _times(self, tasks: Iterable[tuple[Task, Task]]) -> Times:
+        """Return what some tasks take, of each also the one on links that take no time."""
+        compute, merged, host, links = 0.0, 0.0, 0.0, [Sent()] * len(self.levels)
+        for task, alone in tasks:
+            host += task.host
+            if not task.placement.levels:
+                compute += alone.seconds
+                merged += task.seconds - alone.seconds
+                continue
+            started = task.exposed * alone.seconds
+            rest = task.exposed * (task.seconds - alone.seconds)
+            sent = Sent(started, 0.0, rest) if task.computing else Sent(started, rest)
+            level = self.levels[task.placement.levels[-1]]
+            links[level] = Sent(*map(add, links[level], sent))
+        return Times(compute, merged, tuple(links), host)
+
+    def _tasks(self) -> dict[tuple[str, str], list[tuple[Task, Task]]]:
+        """Return what a pass runs in line in each part, by the part of a schedule.
+
+        Of each task also the one on links that take no time.
+        What is made of parameters alone is left out, since with ZeRO that is of parts of them; what
+        adds to gradients stands apart, for the same reason.
+        """
+        program, order = self.program, [(position, 0) for position in self._body]
+        # Without any time the bandwidth would be no number.
+        no_time = self.cluster.with_links_slower_by([float_info.epsilon] * len(self.levels))
+        here = self.cluster, no_time
+        tasks, alone = (TaskMaker(program, cluster).tasks(order) for cluster in here)
+        live = buffers(program).live
+        stored = parameter_tensors(program.nodes, (p.name for p in program.parameters))
+        found: dict[tuple[str, str], list[tuple[Task, Task]]] = {}
+        for (position, _), task, other in zip(order, tasks, alone, strict=True):
+            node = program.nodes[position]
+            of_parameter = node.provenance.tensor in stored
+            sums = of_parameter and node.provenance.role == "accumulation"
+            added = sums or live.is_accumulator(node.name)
+            if task.in_line and node.name not in stored:
+                which = WEIGHTS if node.name in self._put_off else BACKWARD
+                which = FORWARD if node.provenance.phase == "forward" else which
+                if added and which != WEIGHTS:
+                    continue
+                which = _ADDED if added else which
+                found.setdefault((self.where[position], which), []).append((task, other))
+        return found
+
+    def _elements(self) -> tuple[dict[str, dict[Kind, float]], dict[str, float]]:
+        """Return trained elements of the parts on a rank, and frozen bytes."""
+        program, mesh = self.program, self.program.mesh or Mesh(())
+        of_experts = weights_of_experts(self.source)
+        part: dict[str, str] = {}
+        for node, where in zip(program.nodes, self.where, strict=True):
+            for name in node.operands:
+                part.setdefault(name, where)
+        found: dict[str, dict[Kind, float]] = {}
+        frozen: dict[str, float] = {}
+        for parameter in program.parameters:
+            value = parameter.value
+            where, nbytes = part.get(value.name, _FIRST), value_bytes(value, mesh)
+            if parameter.trainable:
+                held = tuple(held_by(z, self.words, value) for z in range(len(ZERO_STAGES)))
+                again = (value.name, where) in self._read_again
+                kind = Kind(value.name in of_experts, held, again)
+                own = found.setdefault(where, {})
+                own[kind] = own.get(kind, 0.0) + nbytes / item_bytes(value.type.dtype)
+            elif parameter.role == "buffer":
+                frozen[where] = frozen.get(where, 0.0) + nbytes
+        return found, frozen
+
+    def _received(self, forward: bool) -> dict[str, float]:
+        """Return the bytes that layers read in a pass of what the layer before them makes in it.
+
+        In the backward pass that is the layer behind them.
+        """
+        program, mesh = self.program, self.program.mesh or Mesh(())
+        nodes = [
+            (program.nodes[position], self.where[position])
+            for position in self._body
+            if (program.nodes[position].provenance.phase == "forward") == forward
+            and self.where[position] not in (_FIRST, _LAST)
+        ]
+        layers = list(dict.fromkeys(where for _, where in nodes))
+        before = dict(zip(layers[1:], layers, strict=False))
+        made = {result.name: where for node, where in nodes for result in node.results}
+        read = {
+            (where, name)
+            for node, where in nodes
+            for name in node.operands
+            if name in made and made[name] == before.get(where)
+        }
+        found: dict[str, float] = {}
+        for where, name in sorted(read):
+            found[where] = found.get(where, 0.0) + value_bytes(program.values[name], mesh)
+        return found
+
+    @cached_property
+    def _read_again(self) -> set[tuple[str, str]]:
+        """The parameters of which parts read copies in the backward pass, made before, and where.
+
+        Of a weight that two parts share, each may be in a stage of its own.
+        """
+        nodes = self.program.nodes
+        of_parameter = {p.name: p.name for p in self.program.parameters}
+        copies = parameter_tensors(nodes, of_parameter) - of_parameter.keys()
+        for node in nodes:
+            if node.name in copies:
+                of_parameter[node.name] = of_parameter[node.operands[0]]
+        pairs = zip(nodes, self.where, strict=True)
+        backward = ((node, where) for node, where in pairs if node.provenance.phase == "backward")
+        return {
+            (of_parameter[name], where)
+            for node, where in backward
+            for name in copies.intersection(node.operands)
+        }
+
+    @cached_property
+    def _saved_by(self) -> dict[str, str]:
+        """For each tensor that is saved for the gradient, the part whose stage holds it.
+
+        It is the one that made it, if its own backward pass reads it. What only later parts read
+        is sent to the stage of these, and where they are in another one it is held there alone.
+        """
+        held, turn, kinds_of = buffers(self.program), self._turn, buffer_kinds(self.program)
+        position = {r.name: i for i, node in enumerate(self.program.nodes) for r in node.results}
+        found: dict[str, str] = {}
+        for name, uses in held.live.freed():
+            made = position.get(name, turn)
+            if made < turn <= uses[-1] and kinds_of[name] not in _NOT_SAVED:
+                readers = [self.where[use] for use in uses if use >= turn]
+                own = self.where[made]
+                found[name] = own if own in readers else readers[0]
+        return found
+
+    def _held(self, holders: Mapping[str, str]) -> dict[str, float]:
+        """Return the bytes that parts hold of some tensors."""
+        sizes, found = buffers(self.program).sizes, dict[str, float]()
+        for name, where in holders.items():
+            found[where] = found.get(where, 0.0) + sizes[name]
+        return found
+
+    def _peaks(self, holders: Mapping[str, str], without: Collection[str] = ()) -> dict[str, float]:
+        """Return the most bytes that a part makes or saves and that are live in its backward pass.
+
+        Nodes that are left out by name run later, and what they read lives on until then.
+
+        What is after all layers has its forward pass right before: both count.
+        """
+        program, held = self.program, buffers(self.program)
+        kinds, dies = buffer_kinds(program), held.live.freed_after
+        live: dict[str, float] = {}
+        peaks: dict[str, float] = {}
+        made: dict[str, str] = {}
+        for position in self._body:
+            node, where = program.nodes[position], self.where[position]
+            if node.name in without:
+                continue
+            for name in (result.name for result in node.results):
+                if kinds[name] == _OF_PASS and not held.live.is_accumulator(name):
+                    holder = made[name] = holders.get(name, where)
+                    live[holder] = live.get(holder, 0.0) + held.sizes[name]
+            if where == _LAST or node.provenance.phase != "forward":
+                own = live.get(where, 0.0) + held.workspaces.get(node.name, 0.0)
+                peaks[where] = max(peaks.get(where, 0.0), own)
+            for name in dies.get(position, ()):
+                if name in made:
+                    live[made[name]] -= held.sizes[name]
+        return peaks
+
+    @cached_property
+    def _put_off(self) -> set[str]:
+        """The backward nodes that no earlier part waits for, by name."""
+        nodes = [(self.program.nodes[i], self.where[i]) for i in self._body]
+        made = {result.name: where for node, where in nodes for result in node.results}
+        awaited = {
+            name for node, where in nodes for name in node.operands if made.get(name) != where
+        }
+        found: set[str] = set()
+        for node, _ in reversed(nodes):
+            if node.provenance.phase == "forward" or any(r.name in awaited for r in node.results):
+                awaited.update(node.operands)
+            else:
+                found.add(node.name)
+        return found
+
+    @cached_property
+    def _late_by(self) -> dict[str, str]:
+        """For each tensor that other nodes of a pass make for these, the part that holds it.
+
+        It is the part that saves it, or else the one where these nodes are: it is sent there.
+        """
+        held, kinds, readers = buffers(self.program), buffer_kinds(self.program), dict[str, str]()
+        made: set[str] = set()
+        for position in self._body:
+            node = self.program.nodes[position]
+            if node.name in self._put_off:
+                roots = (held.live.roots.get(name, name) for name in node.operands)
+                readers |= dict.fromkeys(roots, self.where[position])
+            else:
+                made.update(result.name for result in node.results)
+        names = (name for name in sorted(readers.keys() & made) if kinds[name] == _OF_PASS)
+        return {name: self._saved_by.get(name, readers[name]) for name in names}
+
+    @property
+    def _body(self) -> range:
+        """The positions of a pass."""
+        loop = loop_of(self.program)
+        return range(len(self.program)) if loop is None else range(loop.start, loop.stop)
+
+    @property
+    def _turn(self) -> int:
+        """The position of the first gradient of an operator in a pass."""
+        loop, roles = loop_of(self.program), [n.provenance.role for n in self.program.nodes]
+        begin = 0 if loop is None else loop.start
+        return begin + [*roles[begin:], "backward"].index("backward")
