@@ -124,6 +124,33 @@ def scatter_nd(
     return jnp.zeros(tuple(shape), updates.dtype).at[places].add(_kept(updates, inside))
 
 
+def scatter_nd_mul(
+    x: Array, at: Array, updates: Array, *, start_v0: Any = 0, start_v1: Any = 0, start_v2: Any = 0
+) -> Array:
+    places, inside = _places(at, x.shape, (start_v0, start_v1, start_v2))
+    return x.at[places].multiply(_kept(updates, inside, other=1))
+
+
+def scatter_nd_mul_gradient(
+    dy: Array,
+    x: Array,
+    indices: Array,
+    updates: Array,
+    *,
+    start_v0: Any = 0,
+    start_v1: Any = 0,
+    start_v2: Any = 0,
+) -> Array:
+    """Multiply all other updates at the position of each, of which some may be zero."""
+    places, inside = _places(indices, x.shape, (start_v0, start_v1, start_v2))
+    is_zero = updates == 0
+    divisor = jnp.where(is_zero, 1, updates)
+    product = (x * dy).at[places].multiply(_kept(divisor, inside, other=1))
+    zeros = jnp.zeros(x.shape, jnp.int32).at[places].add(_kept(is_zero.astype(jnp.int32), inside))
+    others = jnp.where(zeros[places] > is_zero, 0, product[places] / divisor)
+    return _kept(others.astype(updates.dtype), inside)
+
+
 # Reductions
 
 

@@ -129,6 +129,47 @@ def scatter_nd(
     return result.index_put_(places, _kept(updates, inside), accumulate=True)
 
 
+def scatter_nd_mul(
+    x: Tensor,
+    at: Tensor,
+    updates: Tensor,
+    *,
+    start_v0: int = 0,
+    start_v1: int = 0,
+    start_v2: int = 0,
+) -> Tensor:
+    places, inside = _places(at, x.shape, (start_v0, start_v1, start_v2))
+    row, linear = x.shape[len(places) :], torch.zeros_like(places[0])
+    for place, size in zip(places, x.shape, strict=False):
+        linear = linear * size + place
+    factors = _kept(updates, inside, other=1).reshape(-1, *row)
+    rows = linear.reshape(-1, *(1,) * len(row)).expand_as(factors)
+    return x.reshape(-1, *row).scatter_reduce(0, rows, factors, "prod").view(x.shape)
+
+
+def scatter_nd_mul_gradient(
+    dy: Tensor,
+    x: Tensor,
+    indices: Tensor,
+    updates: Tensor,
+    *,
+    start_v0: int = 0,
+    start_v1: int = 0,
+    start_v2: int = 0,
+) -> Tensor:
+    """Multiply all other updates at the position of each, of which some may be zero."""
+    places, inside = _places(indices, x.shape, (start_v0, start_v1, start_v2))
+    is_zero = updates == 0
+    divisor = torch.where(is_zero, 1, updates)
+    product = scatter_nd_mul(
+        x * dy, indices, divisor, start_v0=start_v0, start_v1=start_v1, start_v2=start_v2
+    )
+    zeros = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
+    zeros.index_put_(places, _kept(is_zero.long(), inside), accumulate=True)
+    others = torch.where(zeros[places] > is_zero.long(), 0, product[places] / divisor)
+    return _kept(others.to(updates.dtype), inside)
+
+
 # Reductions
 
 

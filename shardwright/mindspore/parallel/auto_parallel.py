@@ -24,7 +24,7 @@ class AutoParallel(parallel.AutoParallel):
     of the ranks if the context says so. The constants of the cost model are those of
     `set_cost_model_context`. With `set_algo_parameters(fully_use_devices=False)` the search
     ``sharding_propagation`` splits operators no further than their neighbours are split.
-    `set_cost_model_context`. Of a data set strategy with fewer parts than ranks these have the
+    Of a data set strategy with fewer parts than ranks these have the
     parts in turn, unless the network's `_VirtualDataset` has ``repeat_dim_direct``.
 
     Parameters
