@@ -15,7 +15,7 @@ backward pass of a part makes besides. Seconds and bytes of a pass are those of 
 model (`parts`).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import add, mul, sub
@@ -145,12 +145,17 @@ class Bound:
         """What stages run in line."""
         return self._of_passes(self.factors.seconds)
 
-    @cached_property
+    @property
     def _as_run(self) -> _Passes:
-        """What stages run in line as a software runs them: they wait for what they receive."""
+        """What stages run in line, after they have received what they wait for."""
+        return tuple([*map(add, *pair)] for pair in zip(self._in_line, self._received, strict=True))
+
+    @cached_property
+    def _received(self) -> _Passes:
+        """Seconds for which stages of a software receive before they run, forward and backward."""
         software, plan, factors = self.shape.cluster.software, self.plan, self.factors
-        if software is None or plan.pipeline == 1 or self._has_pairs:
-            return self._in_line
+        if software is None or plan.pipeline == 1:
+            return [0.0] * len(self._stages), [0.0] * len(self._stages)
         level = plan.stage_level(self.shape.cluster, self.devices)
         slower = [one / factors.compute for one in map(factors.of_level, self._levels)]
         cluster = self.shape.cluster.with_links_slower_by(slower)
@@ -163,11 +168,9 @@ class Bound:
             sent = Sent(nbytes / ranks, ())
             return factors.compute * transfer_seconds(sent, level, Mesh(()), cluster)
 
-        received = [stage.whole.received for stage in self._stages]
-        return (
-            [one + seconds(i, i - 1, received[i][0]) for i, one in enumerate(self._in_line[0])],
-            [one + seconds(i, i + 1, received[i][1]) for i, one in enumerate(self._in_line[1])],
-        )
+        received = enumerate(stage.whole.received for stage in self._stages)
+        both = [(seconds(i, i - 1, one), seconds(i, i + 1, two)) for i, (one, two) in received]
+        return [forward for forward, _ in both], [backward for _, backward in both]
 
     @property
     def _has_pairs(self) -> bool:
@@ -177,25 +180,31 @@ class Bound:
 
     @property
     def _of_resources(self) -> Iterator[_Passes]:
-        """What stages compute, and what each level carries for them in each pass."""
-        yield self._of_passes(self.factors.computing)
+        """What stages compute, and what each level carries for them in each pass.
+
+        Passes beside each other begin once both have received what they wait for.
+        """
+        received = self._received
+
+        def after(forward: Iterable[float], backward: Iterable[float]) -> _Passes:
+            return [*map(add, received[0], forward)], [*map(add, received[1], backward)]
+
+        yield after(*self._of_passes(self.factors.computing))
         moved = self._by_data_ranks
         for level in self._levels:
             forward, backward = self._of_passes(self._on_level(level))
             again = [one[level] for one in moved.gathered_in_passes]
             behind = [one[level] for one in moved.reduced_in_passes]
-            yield (
-                list(map(add, forward, again)),
-                [*map(sum, zip(backward, again, behind, strict=True))],
+            yield after(
+                map(add, forward, again), map(sum, zip(backward, again, behind, strict=True))
             )
 
     @property
     def _of_one_direction(self) -> Iterator[_Passes]:
         """What stages run forward, and backward: of two passes beside each other one is either."""
-        forward, backward = self._with_exposed
-        nothing = [0.0] * len(forward)
-        yield forward, nothing
-        yield nothing, backward
+        (forward, backward), (first, second) = self._with_exposed, self._received
+        yield forward, second
+        yield first, backward
 
     @property
     def _levels(self) -> range:
@@ -303,8 +312,11 @@ class Bound:
         """Return what pairs of segments take at least: the longer pass, and what both compute."""
         found, loads = dict[Pair, float](), [*self._of_resources]
         for pair in pairs_of(schedule):
-            (stage, _), (other, _), *_ = pair
-            each = [durations[pair[0]], sum(durations[segment] for segment in pair[1:])]
+            (stage, _), *others = pair
+            other = others[0][0]
+            own, behind = durations[pair[0]], sum(durations[segment] for segment in others)
+            received = self._received[1][other] if (other, BACKWARD) in others else 0.0
+            each = [own + received, behind + self._received[0][stage]]
             if len(pair) == len(schedule.parts):  # of whole passes
                 each += (forward[stage] + backward[other] for forward, backward in loads)
             found[pair] = max(each)
