@@ -191,8 +191,13 @@ class EvaluatedModel:
 
     @cached_property
     def rules(self) -> tuple[str, ...]:
-        """The ways to recompute, the least first."""
-        return tuple(recomputations(self.graph))
+        """The ways to recompute that plans of the family try, the least first.
+
+        The light parts of a mixture are among them: where memory is short, plans that recompute
+        nothing else can be much faster than all others, and no change of these.
+        """
+        found = tuple(recomputations(self.graph))
+        return tuple(rule for rule in self.ways if rule in found or rule not in RECOMPUTE)
 
     @cached_property
     def ways(self) -> tuple[str, ...]:

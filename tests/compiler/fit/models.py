@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import cache
 
 from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
-from shardwright.cost_model.cluster import cluster
+from shardwright.cost_model.cluster import Cluster, cluster
 from shardwright.cost_model.efficiency.software import IDEAL, software
 from shardwright.models import training_definition
 from shardwright.operators.models.optimizer import Optimizer
@@ -38,3 +38,11 @@ def model(
     whole = priced(*given, narrow=narrow, **options)
     asked = replace(whole.options, memory_limit=limit)
     return replace(whole, options=asked, _evaluators={}, _evaluations={})
+
+
+def slower(cluster: Cluster, factor: float) -> Cluster:
+    """Return a cluster whose devices take so many times as long, so that launches are nothing."""
+    device = cluster.device
+    peaks = {name: one / factor for name, one in device.peak_flops.items()}
+    less = {"peak_flops": peaks, "memory_bandwidth": device.memory_bandwidth / factor}
+    return cluster.model_copy(update={"device": device.model_copy(update=less)})

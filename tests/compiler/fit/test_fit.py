@@ -26,7 +26,6 @@ from shardwright.compiler.fit.questions import (
     on_devices,
 )
 from shardwright.compiler.fit.training_time import training
-from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.software import software
 from shardwright.dataflow.schedules import SCHEDULES, WEIGHTS, Schedule
 from shardwright.ir.errors import OptionError
@@ -35,7 +34,7 @@ from shardwright.operators.models.optimizer import Optimizer
 from shardwright.planner.options import CompileOptions
 from shardwright.search.named_plan import NamedPlan
 from shardwright.tools.reports.documents import timeline_of
-from tests.compiler.fit.models import CLUSTER, GIB, TEXT, definition, model, priced
+from tests.compiler.fit.models import CLUSTER, GIB, TEXT, definition, model, priced, slower
 from tests.extent import first, long_after
 
 
@@ -227,14 +226,6 @@ def test_one_micro_batch_holds_no_less_than_its_bound(text):
     assert found is not None
     assert bound.passes == 1
     assert 0.9 < bound.memory_bytes / found.evaluation.in_order.peak_bytes <= 1
-
-
-def slower(cluster: Cluster, factor: float) -> Cluster:
-    """Return a cluster whose devices take so many times as long, so that launches are nothing."""
-    device = cluster.device
-    peaks = {name: one / factor for name, one in device.peak_flops.items()}
-    less = {"peak_flops": peaks, "memory_bandwidth": device.memory_bandwidth / factor}
-    return cluster.model_copy(update={"device": device.model_copy(update=less)})
 
 
 SMALL = {
@@ -490,6 +481,7 @@ def test_light_parts_of_a_mixture_are_tried_where_memory_is_short():
     assert not own(limit, "none").fits
     assert light in {change.then.plan.recompute for change in changes(one)}
     assert improved(one).seconds <= some.seconds < one.seconds
+    assert light in {bound.plan.recompute for bound in family(one.model, 16, (4,), (1,))}
 
 
 def test_money_is_rate_times_hours():
