@@ -88,7 +88,8 @@ class _Copies:
         outputs = tuple(self._kept(name) for name in self.whole.outputs)
         self.build.updates = [(old, self._kept(new)) for old, new in self.whole.updates]
         graph = self.build.graph(self.whole.name, outputs)
-        return replace(graph, recomputed=self.whole.recomputed, offloaded=self.whole.offloaded)
+        marked = self.whole.recomputed, self.whole.offloaded
+        return replace(graph, recomputed=marked[0], offloaded=marked[1], cuts=self.whole.cuts)
 
     def _take_samples(self) -> None:
         batch = samples_of(self.whole)

@@ -170,7 +170,7 @@ class _Grouping:
         self.build.updates = [(old, self._whole(new).name) for old, new in self.whole.updates]
         graph = self.build.graph(self.whole.name, outputs)
         marked = self.whole.recomputed, self.whole.offloaded
-        return replace(graph, recomputed=marked[0], offloaded=marked[1])
+        return replace(graph, recomputed=marked[0], offloaded=marked[1], cuts=self.whole.cuts)
 
     def _visit(self, node: Node) -> None:
         self.build.scope = node.scope  # each emitted node is an operator of its own

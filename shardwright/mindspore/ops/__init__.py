@@ -13,6 +13,7 @@ from shardwright.mindspore.ops.composite import (
     Map,
     MultitypeFuncGraph,
     clip_by_global_norm,
+    clip_by_norm,
     partial,
 )
 from shardwright.mindspore.ops.creation import arange, eye, full, linspace, ones, zeros
@@ -27,6 +28,7 @@ __all__ = [
     "Shape",
     "arange",
     "clip_by_global_norm",
+    "clip_by_norm",
     "composite",
     "eye",
     "full",

@@ -148,11 +148,41 @@ def clip_by_global_norm(
     return tuple((item * float(clip_norm) / norm).astype(item.dtype) for item in x)
 
 
+def clip_by_norm(
+    x: Tensor | Sequence[Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+) -> Tensor | tuple[Tensor, ...]:
+    """Return a tensor, or several, times one factor, so that the norm of all is below `max_norm`.
+
+    Raises
+    ------
+    OptionError
+        If the norm is not positive, `x` holds no tensors, or another option has not its default.
+    """
+    POSITIVE.check("max_norm", max_norm)
+    if norm_type != 2:
+        raise wrong_value("norm_type", norm_type, "2")
+    if error_if_nonfinite:
+        raise wrong_value("error_if_nonfinite", error_if_nonfinite, "False")
+    items = (x,) if isinstance(x, Tensor) else x
+    if not isinstance(items, tuple | list) or not items:
+        raise wrong_value("x", items, "tensors; `clip_by_global_norm` clips gradients of a step")
+    if not all(isinstance(item, Tensor) for item in items):
+        raise wrong_value("x", items, "tensors")
+    norm = functions.sqrt(reduce(operator.add, [(item**2).sum() for item in items]))
+    factor = apply("minimum", float(max_norm) / (norm + 1e-6), Tensor(1.0, norm.dtype))
+    clipped = tuple((item * factor).astype(item.dtype) for item in items)
+    return clipped[0] if isinstance(x, Tensor) else clipped
+
+
 __all__ = [
     "GradOperation",
     "HyperMap",
     "Map",
     "MultitypeFuncGraph",
     "clip_by_global_norm",
+    "clip_by_norm",
     "partial",
 ]

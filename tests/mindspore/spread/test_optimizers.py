@@ -152,9 +152,26 @@ def test_a_norm_below_the_bound_changes_nothing():
     np.testing.assert_allclose(halves[0].asnumpy(), [3, 4], rtol=1e-3)
 
 
+@pytest.mark.parametrize("bound", [1.0, 7.0])
+def test_a_tensor_or_several_are_clipped_by_the_norm_of_all(bound):
+    x = Tensor([[2.0, 3.0], [1.0, 2.0]]), Tensor([[1.0, 4.0], [3.0, 1.0]])
+    for given, norm in ((x, 45**0.5), (x[:1], 18**0.5)):
+        for own, found in zip(given, ops.clip_by_norm(given, bound), strict=True):
+            np.testing.assert_allclose(
+                found.asnumpy(), own.asnumpy() * min(1, bound / norm), rtol=1e-5
+            )
+    alone = ops.clip_by_norm(x[0], bound).asnumpy()
+    np.testing.assert_allclose(alone, x[0].asnumpy() * min(1, bound / 18**0.5), rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: ops.clip_by_norm(Tensor(1.0), 0), "`max_norm` is 0"),
+        (lambda: ops.clip_by_norm(Tensor(1.0), 1, 1), "`norm_type` is 1"),
+        (lambda: ops.clip_by_norm(Tensor(1.0), 1, 2, True), "`error_if_nonfinite` is True"),
+        (lambda: ops.clip_by_norm((1.0,), 1), "expected tensors"),
+        (lambda: ops.clip_by_norm(1.0, 1), "`clip_by_global_norm` clips gradients of a step"),
         (lambda: ops.clip_by_global_norm((Tensor(1.0),), 0), "`clip_norm` is 0"),
         (lambda: ops.clip_by_global_norm((Tensor(1.0),), 1.0, 2.0), "`use_norm` is 2.0"),
         (lambda: ops.clip_by_global_norm((1.0,)), "expected a tuple or a list of tensors"),

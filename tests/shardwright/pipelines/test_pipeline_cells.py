@@ -34,6 +34,15 @@ class Net(nn.Cell):
         return self.last(x)
 
 
+class Normalized(Net):
+    def __init__(self, stages: tuple[int, ...] = ()) -> None:
+        super().__init__(stages)
+        stage = self.last.pipeline_stage
+        self.last = nn.SequentialCell([nn.BatchNorm1d(8), nn.Dense(8, 3)])
+        if stage is not None:
+            self.last.pipeline_stage = stage
+
+
 def losses(network, mode: str = "stand_alone", devices: int = 1, **pipeline: object):
     optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
     how = ANY_PLAN if mode == "auto" else {}
@@ -60,6 +69,25 @@ def test_cells_in_stages_learn_as_on_one_device(whole, mode) -> None:
     assert program.mesh.stages == 2
     homes = {p.name: p.value.layout.stage for p in program.parameters if p.role == "weight"}
     assert (homes["first.weight"], homes["last.weight"]) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "loss"),
+    [(Net, nn.CrossEntropyLoss(ignore_index=1)), (Normalized, nn.CrossEntropyLoss())],
+)
+def test_stages_stay_where_values_are_of_the_whole_batch_or_of_groups(kind, loss) -> None:
+    """The number of labels that count, and statistics of a normalization, change the program."""
+
+    def run(network, devices: int):
+        optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+        parallel = AutoParallel(network, "semi_auto", devices=devices, cluster="cpu")
+        model = Model(parallel, loss, optimizer)
+        return model.train(2, DATA), model.session.executor.graph
+
+    whole, _ = run(nn.PipelineCell(kind(), 4), 1)
+    found, program = run(nn.PipelineCell(kind((0, 0, 1, 1)), 4), 4)
+    assert found == pytest.approx(whole, rel=1e-5)
+    assert (program.stages, program.mesh.stages) == (2, 2)
 
 
 @pytest.mark.parametrize(
