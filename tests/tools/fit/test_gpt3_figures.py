@@ -18,8 +18,8 @@ TOKENS, BATCH, SEQUENCE, DAY, YEAR = 300e9, 1536, 2048, 86400.0, 365.25
         0,
         [
             (1024, "a100-selene", "tensor=8,pipeline=16", "32 days"),
-            (512, "v100-pod:figures=datasheet", "tensor=8,pipeline=16", "114 days"),
-            (8, "v100-pod:figures=datasheet", "tensor=8", "17.7 years"),
+            (512, "v100-pod:figures=datasheet", "tensor=8,pipeline=16", "111 days"),
+            (8, "v100-pod:figures=datasheet", "tensor=8", "17.9 years"),
         ],
     ),
 )
