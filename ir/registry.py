@@ -114,7 +114,7 @@ class Registry(Generic[Item]):
             If there is none; suggests the nearest name, or lists all.
         """
         if name not in self._items:
-            near = suggestion(name, self._items)
+            near = suggestion(name, self)
             if self.listed:
                 hint = near or f"expected one of {', '.join(sorted(self))}"
             else:
@@ -127,11 +127,16 @@ class Registry(Generic[Item]):
         return name in self._items
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the names in the order of registration."""
-        return iter(self._items)
+        """Iterate over the names in the order of registration.
+
+        Those of entries with ``is_listed = False`` are left out: a part of the package asks for
+        them, and nobody is told of them.
+        """
+        items = self._items.items()
+        return (name for name, item in items if getattr(item, "is_listed", True))
 
     def __len__(self) -> int:
-        return len(self._items)
+        return sum(1 for _ in self)
 
 
 @contextmanager

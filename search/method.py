@@ -78,9 +78,12 @@ class SearchMethod(ABC):
         Whether the method decides what is recomputed, where memory is short.
     minimizes_step : bool
         Whether lower bounds of the method lead to a plan of the least overlapped step.
+    is_listed : bool
+        Whether people are told of it, as a value of the option.
     """
 
     name: ClassVar[str]
+    is_listed: ClassVar[bool] = True
     keeps_memory_limit: ClassVar[bool] = False
     minimizes_cost: ClassVar[bool] = False
     by_orbit: ClassVar[bool] = False

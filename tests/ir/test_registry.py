@@ -1,9 +1,11 @@
+import importlib
 from abc import ABC, abstractmethod
 
 import pytest
 
 from shardwright.ir.errors import PassError
 from shardwright.ir.registry import Registry
+from shardwright.search.driver import SEARCHES
 
 
 def first():
@@ -83,3 +85,25 @@ def test_only_complete_classes_are_registered(item, message):
     assert str(error.value).startswith(message)
     assert not passes.register(Base)
     assert passes["base"] is Base
+
+
+def test_an_entry_that_is_not_listed_is_found_and_not_told_of(registry):
+    class Hidden:
+        name = "hidden"
+        is_listed = False
+
+    registry.register(Hidden)
+    assert "hidden" in registry
+    assert registry["hidden"] is Hidden
+    assert "hidden" not in list(registry)
+    assert len(registry) == len(list(registry))
+    with pytest.raises(PassError) as error:
+        registry["hiddn"]
+    assert "hidden" not in str(error.value)
+
+
+def test_lists_of_searches_do_not_depend_on_what_is_imported():
+    listed = list(SEARCHES)
+    importlib.import_module("shardwright.mindspore")
+    assert list(SEARCHES) == listed
+    assert "sharding_propagation_alone" in SEARCHES

@@ -19,6 +19,7 @@ class OnlyPropagated(ShardingPropagation):
     """
 
     name = "sharding_propagation_alone"
+    is_listed = False
 
     def ties(self, choice: Choice, mesh: Mesh) -> Floats | None:
         """Return among how many ranks each strategy splits its operator."""
