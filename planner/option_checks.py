@@ -1,7 +1,7 @@
 """The declaration of an option, and checks of values that are neither numbers nor names."""
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -45,7 +45,7 @@ class Option:
         What the option sets, for help and documentation.
     allowed : Range, optional
         The numbers that it may be.
-    choices : iterable of str
+    choices : collection of str
         The names that it may be; a registry can grow.
     validate : callable, optional
         Raises an `OptionError` for a wrong value that is neither number nor name.
@@ -57,7 +57,7 @@ class Option:
 
     text: str
     allowed: Range | None = None
-    choices: Iterable[str] = ()
+    choices: Collection[str] = ()
     validate: Callable[[str, object], None] | None = None
     default: str = ""
     partition: bool = False
@@ -65,7 +65,7 @@ class Option:
     def check(self, name: str, value: object) -> None:
         """Raise an `OptionError` if the option may not have this value."""
         if self.choices:
-            check_choice(name, value, tuple(self.choices))
+            check_choice(name, value, self.choices)
         if self.allowed is not None:
             self.allowed.check(name, value)
         if self.validate is not None:
