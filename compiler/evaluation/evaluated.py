@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
-from itertools import islice
+from itertools import islice, takewhile
 from math import inf
 from typing import Any
 
@@ -108,18 +108,16 @@ def fastest(
     def too_slow() -> float:
         return limit if best is None else min(limit, best.seconds_in(case))
 
-    def begin(bound: Bound) -> bool:
-        if bound.seconds >= (least := too_slow()):
-            return False
-        if model.may_fit(bound):
-            enough = least if skips_slower else inf
-            model.expect(bound.plan, bound.devices, ("seconds", "fits"), enough)
-        return True
+    def matters(bound: Bound) -> bool:
+        return bound.seconds < too_slow()
 
-    for bound in _begun(model, islice(by_seconds, tried), begin):
+    def expect(bound: Bound) -> None:
+        if model.may_fit(bound):
+            enough = too_slow() if skips_slower else inf
+            model.expect(bound.plan, bound.devices, ("seconds", "fits"), enough)
+
+    for bound in _begun(model, islice(by_seconds, tried), matters, expect):
         least = too_slow()
-        if bound.seconds >= least:
-            break
         own = evaluated(model, bound.plan, bound.devices) if model.may_fit(bound) else None
         if own is None or (skips_slower and own.seconds >= least) or not own.fits:
             continue
@@ -132,20 +130,26 @@ def fastest(
 
 
 def _begun(
-    model: EvaluatedModel, bounds: Iterator[Bound], begin: Callable[[Bound], bool]
+    model: EvaluatedModel,
+    bounds: Iterator[Bound],
+    matters: Callable[[Bound], bool],
+    expect: Callable[[Bound], None],
 ) -> Iterator[Bound]:
-    """Yield bounds up to the first of which `begin` says that it and those behind do not matter.
+    """Return bounds up to the first that does not matter: those behind it do not matter either.
 
-    Each is yielded once as many behind it are begun as other processes take at once.
+    Each comes once as many behind it are begun as other processes take at once.
     """
-    waiting = deque[Bound]()
-    for bound in bounds:
-        waiting.append(bound)
-        if not begin(bound):
-            break
-        if len(waiting) > model.workers:
-            yield waiting.popleft()
-    yield from waiting
+
+    def begun() -> Iterator[Bound]:
+        waiting = deque[Bound]()
+        for bound in takewhile(matters, bounds):
+            expect(bound)
+            waiting.append(bound)
+            if len(waiting) > model.workers:
+                yield waiting.popleft()
+        yield from waiting
+
+    return takewhile(matters, begun())
 
 
 def ascending(
@@ -169,9 +173,9 @@ def ascending(
         if bound.is_simulated:
             yield bound
             continue
-        for _, _, rough in ((..., ..., bound), *left[: model.workers]):
-            if rough.is_rough:
-                model.expect_bound(rough.plan, rough.devices)
+        for one in (bound, *(one for *_, one in left[: model.workers])):
+            if one.is_rough:
+                model.expect_bound(one.plan, one.devices)
         refined = model.refined(bound) if bound.is_rough else replace(bound, is_simulated=True)
         if refined is not None:
             heappush(left, (key(refined), number, refined))
@@ -187,15 +191,13 @@ def least_memory(
     best: Evaluated | None = None
     by_memory = ascending(model, plans, lambda one: (one.memory_bytes, one.seconds))
 
-    def begin(bound: Bound) -> bool:
-        if best is not None and bound.memory_bytes >= best.evaluation.fitted_bytes:
-            return False
-        model.expect(bound.plan, bound.devices, ("fitted_bytes",))
-        return True
+    def matters(bound: Bound) -> bool:
+        return best is None or bound.memory_bytes < best.evaluation.fitted_bytes
 
-    for bound in _begun(model, islice(by_memory, tried), begin):
-        if best is not None and bound.memory_bytes >= best.evaluation.fitted_bytes:
-            break
+    def expect(bound: Bound) -> None:
+        model.expect(bound.plan, bound.devices, ("fitted_bytes",))
+
+    for bound in _begun(model, islice(by_memory, tried), matters, expect):
         own = evaluated(model, bound.plan, bound.devices)
         least = None if best is None else best.evaluation.fitted_bytes
         if own is not None and (least is None or own.evaluation.fitted_bytes < least):

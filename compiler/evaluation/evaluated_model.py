@@ -148,9 +148,8 @@ class EvaluatedModel:
         if isinstance(question, PartsAsked):
             return self._parts_found(*question)
         found = self._evaluator(question.devices).evaluation(question.plan)
-        for name in question.numbers:
-            if name != "seconds" and question.least < inf and found.seconds >= question.least:
-                break
+        is_slow = question.least < inf and found.seconds >= question.least
+        for name in () if is_slow else question.numbers:
             getattr(found, name)
         return found.known()
 
