@@ -166,10 +166,8 @@ class ByDataRanks:
     @cached_property
     def _scaled(self) -> Cluster:
         """The cluster whose links take the factors that their levels have."""
-        factors = [self.factors.of_level(i) for i in range(len(self._cluster.levels))]
-        if all(factor == 1 for factor in factors):  # nearly always: to copy levels takes long
-            return self._cluster
-        return self._cluster.with_links_slower_by(factors)
+        levels = range(len(self._cluster.levels))
+        return self._cluster.with_links_slower_by([self.factors.of_level(i) for i in levels])
 
 
 def busiest(stages: Sequence[_Levels]) -> list[float]:
