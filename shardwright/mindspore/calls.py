@@ -110,9 +110,15 @@ def called(
     noted |= {node.name: call for node in tracer.nodes[begin:]}
 
 
+def node_of(tensor: Tensor) -> Node | None:
+    """Return the node of this trace that made a tensor; None of an input or a parameter."""
+    tracer = current_tracer()
+    name = tensor.value(tracer).name
+    made = (node for node in tracer.nodes if name in {result.name for result in node.results})
+    return next(made, None)
+
+
 def maker(tensor: Tensor) -> str:
     """Return what MindSpore calls the operator that made a tensor of this trace, if it is known."""
-    noted, tracer = _NOTED.get() or {}, current_tracer()
-    name = tensor.value(tracer).name
-    nodes = (node for node in tracer.nodes if name in {result.name for result in node.results})
-    return next((noted[node.name].name for node in nodes if node.name in noted), "")
+    noted, node = _NOTED.get() or {}, node_of(tensor)
+    return noted[node.name].name if node is not None and node.name in noted else ""

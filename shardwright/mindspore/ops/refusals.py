@@ -11,7 +11,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from shardwright.ir.errors import ModelError, StrategyError
-from shardwright.mindspore.calls import maker
+from shardwright.mindspore.calls import maker, node_of
 from shardwright.mindspore.context import (
     get_auto_parallel_context,
     get_context,
@@ -148,9 +148,8 @@ def _check_reshape(operand: Any) -> None:
     modes = get("parallel_mode"), get("search_mode")
     if modes != ("auto_parallel", "sharding_propagation") or not isinstance(operand, Tensor):
         return
-    name = operand.value(tracer).name
-    makers = (n.operator for n in tracer.nodes if name in {result.name for result in n.results})
-    if name in _HELD.get(tracer, ()) and "reshape" in makers:
+    name, node = operand.value(tracer).name, node_of(operand)
+    if name in _HELD.get(tracer, ()) and node is not None and node.operator == "reshape":
         raise ModelError(
             f"`Reshape` reads `{name}`, which another `Reshape` makes and `Depend` returns: "
             f"MindSpore's sharding propagation goes no way between two reshapes",

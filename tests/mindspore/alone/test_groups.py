@@ -11,15 +11,7 @@ from shardwright.mindspore.nn import Momentum, TrainOneStepCell
 from shardwright.mindspore.parallel._utils import _infer_rank_list
 from shardwright.mindspore.train.serialization import restore_group_info_list
 
-
-@pytest.fixture(autouse=True)
-def eight_ranks():
-    ms.reset_auto_parallel_context()
-    ms.set_auto_parallel_context(
-        device_num=8, global_rank=5, parallel_mode="semi_auto_parallel", full_batch=True
-    )
-    yield
-    ms.reset_auto_parallel_context()
+pytestmark = pytest.mark.usefixtures("eight_ranks")
 
 
 class Network(nn.Cell):

@@ -13,15 +13,7 @@ from shardwright.mindspore.common.replacements import REPLACEMENTS, spaced
 from shardwright.mindspore.ops import operations
 from tests.mindspore.cells import Applied, ones
 
-
-@pytest.fixture(autouse=True)
-def eight_ranks():
-    ms.reset_auto_parallel_context()
-    ms.set_auto_parallel_context(
-        device_num=8, global_rank=5, parallel_mode="semi_auto_parallel", full_batch=True
-    )
-    yield
-    ms.reset_auto_parallel_context()
+pytestmark = pytest.mark.usefixtures("eight_ranks")
 
 
 def listed(network, *inputs):
