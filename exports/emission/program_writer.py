@@ -1,6 +1,5 @@
 """The text of ``program.py``: a training step of one rank as Python, an operator a line."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Iterable, Iterator
 from typing import ClassVar
 
@@ -15,6 +14,20 @@ from shardwright.ir.liveness import accumulates, dying_values, loop_of
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.text import type_text
 
+_HEAD = '''"""{summary}
+
+{runs}
+
+{description}
+"""
+
+from collections.abc import Mapping
+
+{imports}
+
+{modules}
+from .mesh import {names}
+'''
 DESCRIPTION = """A line is an operator of the plan; the comment behind it has the type of the whole
 tensor and its layout: `f32[8@data, 16, 32] +tensor` is of float32, its first dimension is split
 over the mesh axis `data`, and the elements are terms of a sum over `tensor`; `*` is a copy on every
@@ -63,7 +76,7 @@ def _check(program: Graph, vocabulary: Vocabulary) -> None:
             )
 
 
-class ProgramWriter(ABC):
+class ProgramWriter:
     """Writes the program of a plan; a system has its own words, and adds tables.
 
     Parameters
@@ -81,11 +94,20 @@ class ProgramWriter(ABC):
     ----------
     vocabulary : Vocabulary
         The functions of the system.
+    runs : Code
+        A sentence on what runs the functions of the program.
+    imports : Code
+        What the program imports of the system.
+    names : Code
+        What it imports of the module ``mesh``.
     trainer : str
         The module of the package that holds the parameters.
     """
 
     vocabulary: ClassVar[Vocabulary]
+    runs: ClassVar[Code]
+    imports: ClassVar[Code]
+    names: ClassVar[Code]
     trainer = "trainer"
 
     def __init__(self, plan: Plan) -> None:
@@ -132,12 +154,22 @@ class ProgramWriter(ABC):
         """Return the module."""
         body = [*self._forward(), _EMPTY, *self._update()]  # which collects the groups
         told = summary(self.plan, self.vocabulary.ranks)
-        head = self.head(told, fixed(DESCRIPTION))
+        head = code(
+            _HEAD,
+            summary=told,
+            runs=self.runs,
+            description=fixed(DESCRIPTION),
+            imports=self.imports,
+            modules=self.imported_modules,
+            names=self.names,
+        )
         return lines([head, *self.tables(), _EMPTY, *body, _EMPTY])
 
-    @abstractmethod
-    def head(self, told: Code, description: Code) -> Code:
-        """Return docstring and imports: a sentence on the plan, and how the file is read."""
+    @property
+    def imported_modules(self) -> Code:
+        """The import of the modules that a program calls."""
+        names = (code("    {},", identifier(name)) for name in self.vocabulary.modules)
+        return lines([code("from . import ("), *names, code(")")])
 
     # Tables
 

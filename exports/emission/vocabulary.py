@@ -104,6 +104,12 @@ class Vocabulary:
     repeat: str = ""
 
     @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules that a program calls."""
+        rows = (ROWS,) if self.has_rows else ()
+        return tuple(sorted((*MODULES, *_rings(self.support), *rows)))
+
+    @property
     def signatures(self) -> Mapping[str, Signature]:
         """The functions by the names of their operators."""
         return _signatures(self.support)
@@ -112,10 +118,13 @@ class Vocabulary:
 @cache
 def _signatures(support: Path) -> dict[str, Signature]:
     found: dict[str, Signature] = {}
-    rings = (RINGS,) if (support / f"{RINGS}.py").exists() else ()
-    for module in (*MODULES, *rings):
+    for module in (*MODULES, *_rings(support)):
         found |= _of_module(support, module, module)
     return {name: signature for name, signature in found.items() if not name.startswith("_")}
+
+
+def _rings(support: Path) -> tuple[str, ...]:
+    return (RINGS,) if (support / f"{RINGS}.py").exists() else ()
 
 
 def _of_module(support: Path, file: str, module: str) -> dict[str, Signature]:

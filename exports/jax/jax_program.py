@@ -22,49 +22,17 @@ VOCABULARY: Final = Vocabulary(
     has_rows=True,
     repeat="again",
 )
-_HEAD = '''"""{summary}
-
+_RUNS = """\
 `trainer.py` maps these functions over the devices by `jax.shard_map`; each sees the parts of its
-own device.
-
-{description}
-"""
-
-from collections.abc import Mapping
-
-from jax import Array
-
-from . import (
-    attention,
-    layers,
-    losses,
-    matrices,
-    pointwise,
-    recurrent,
-    routing,
-    rows,
-    tensors,
-    updates,
-    windows,
-)
-from .mesh import Mesh, Totals, again
-'''
+own device."""
 
 
 class JaxProgram(ProgramWriter):
-    """Writes the program of a plan for JAX.
-
-    Parameters
-    ----------
-    plan : Plan
-        A compiled training step.
-    """
+    """Writes the program of a plan for JAX."""
 
     vocabulary = VOCABULARY
-
-    def head(self, told: Code, description: Code) -> Code:
-        """Return docstring and imports: a sentence on the plan, and how the file is read."""
-        return code(_HEAD, summary=told, description=description)
+    runs, imports = fixed(_RUNS), fixed("from jax import Array")
+    names = fixed("Mesh, Totals, again")
 
     def tables(self) -> Iterator[Code]:
         """Yield the lines of the tables, and the parameters that have a gradient."""

@@ -36,7 +36,7 @@ from shardwright.exports.emission.writing import (
     paragraph,
     prose,
 )
-from shardwright.exports.torch.torch_program import TorchProgram
+from shardwright.exports.torch.torch_program import PLACEMENTS, TorchProgram
 from shardwright.ir.errors import PlanError
 from shardwright.ir.graph import Node
 from shardwright.ir.text import type_text
@@ -50,12 +50,7 @@ runs the program of one group on its own slices.
 {description} What a comment says to be in a stage is on the processes of that stage alone.
 """
 
-from torch.distributed.tensor.placement_types import (
-    Placement,
-    Replicate,
-    Shard,
-    _StridedShard,
-)
+{placements}
 
 from . import {groups}
 '''
@@ -65,18 +60,7 @@ from collections.abc import {collections}
 
 from torch import Tensor
 
-from . import (
-    attention,
-    layers,
-    losses,
-    pointwise,
-    rings,
-    routing,
-    rows,
-    tensors,
-    updates,
-    windows,
-)
+{modules}
 from .stages import Mesh{totals}
 
 '''
@@ -151,7 +135,13 @@ class StagedProgram(TorchProgram):
         """Return the module with the tables."""
         groups = listed(identifier(f"group_{group.group}") for group in self.pipeline.groups)
         told = summary(self.plan, self.vocabulary.ranks)
-        head = code(_TABLES, summary=told, description=fixed(DESCRIPTION), groups=groups)
+        head = code(
+            _TABLES,
+            summary=told,
+            description=fixed(DESCRIPTION),
+            groups=groups,
+            placements=PLACEMENTS,
+        )
         own = code("DEVICE_GROUPS = ({},)", groups)
         return lines([head, own, *self.tables(), code("")])
 
@@ -273,6 +263,7 @@ class GroupWriter:
             group=number,
             passes=passes if loops else _EMPTY,
             collections=code("Iterator, Mapping" if loops else "Mapping"),
+            modules=self.writer.imported_modules,
             totals=code(", Totals") if loops else _EMPTY,
         )
         order = self._order() if loops else ()

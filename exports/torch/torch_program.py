@@ -28,55 +28,24 @@ VOCABULARY: Final = Vocabulary(
     has_stages=True,
     has_rows=True,
 )
-_HEAD = '''"""{summary}
-
-Every process runs these functions on its own slices.
-
-{description}
-"""
-
-from collections.abc import Mapping
-
-from torch import Tensor
-from torch.distributed.tensor.placement_types import (
+PLACEMENTS: Final = fixed(
+    """from torch.distributed.tensor.placement_types import (
     Placement,
     Replicate,
     Shard,
     _StridedShard,
+)"""
 )
-
-from . import (
-    attention,
-    layers,
-    losses,
-    matrices,
-    pointwise,
-    recurrent,
-    rings,
-    routing,
-    rows,
-    tensors,
-    updates,
-    windows,
-)
-from .mesh import Mesh, Totals
-'''
+"""The import of what the layouts of parameters are made of."""
 
 
 class TorchProgram(ProgramWriter):
-    """Writes the program of a plan for PyTorch.
-
-    Parameters
-    ----------
-    plan : Plan
-        A compiled training step.
-    """
+    """Writes the program of a plan for PyTorch."""
 
     vocabulary = VOCABULARY
-
-    def head(self, told: Code, description: Code) -> Code:
-        """Return docstring and imports: a sentence on the plan, and how the file is read."""
-        return code(_HEAD, summary=told, description=description)
+    runs = fixed("Every process runs these functions on its own slices.")
+    imports = code("from torch import Tensor\n{}", PLACEMENTS)
+    names = fixed("Mesh, Totals")
 
     def tables(self) -> Iterator[Code]:
         """Yield the lines of the tables, placements among them."""

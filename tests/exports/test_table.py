@@ -1,17 +1,22 @@
 """The command `export`, and what every export of the table has."""
 
+import ast
 import json
 
 import pytest
 
 import shardwright as sw
+from shardwright import nn, ops
 from shardwright.exports.emission.exported import Exported
+from shardwright.exports.emission.vocabulary import MODULES
 from shardwright.exports.table import EXPORTS, export, write_export
 from shardwright.exports.torch.placements import placements
 from shardwright.ir.errors import OutputError, ShardwrightError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
+from shardwright.ir.types import TensorType
 from shardwright.tools.main import main
+from shardwright.tracing import InputSpec, trace
 from tests.extent import ANY_PLAN
 
 MESH = Mesh((MeshAxis("x", 2), MeshAxis("y", 3)))
@@ -97,3 +102,32 @@ def test_placements_name_every_parameter_and_input(plan):
 )
 def test_placements_of_layouts(layout, expected):
     assert placements(layout, MESH) == expected
+
+
+class Curved(nn.Cell):
+    """A network with operators of rarer modules."""
+
+    def __init__(self):
+        self.dense = nn.Dense(8, 8)
+
+    def construct(self, x):
+        return ops.reduce_mean(ops.cumsum(ops.sinh(self.dense(x)), axis=1))
+
+
+@pytest.mark.parametrize(
+    ("target", "options"), [("torch", {}), ("torch", {"stages": 2}), ("jax", {})]
+)
+def test_a_program_imports_the_modules_that_it_calls(target, options):
+    network = trace(Curved(), [InputSpec("x", TensorType("float32", (4, 8)))])
+    files = export(sw.compile(network, 2, cluster="cpu", **options).plan, target).files
+    called = set[str]()
+    for name, text in files.items():
+        if not name.startswith(("program", "group_")):
+            continue
+        nodes = list(ast.walk(ast.parse(text)))
+        read = (node.value for node in nodes if isinstance(node, ast.Attribute))
+        own = {one.id for one in read if isinstance(one, ast.Name)} & set(MODULES)
+        imports = (node for node in nodes if isinstance(node, ast.ImportFrom))
+        assert own <= {one.name for node in imports for one in node.names}, name
+        called |= own
+    assert {"functions", "scans"} <= called

@@ -10,43 +10,12 @@ from jax import Array, lax
 from .shared.batch_norms import *  # noqa: F403
 from .shared.batch_norms import Sizes
 from .shared.elementwise import widened
+from .shared.layers import *  # noqa: F403
+from .shared.layers import _apart, _standardized, _standardized_gradient
 
 Pairs = Sequence[Sequence[int]]
 
-# Products
-
-
-def matmul(a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool = False) -> Array:
-    return jnp.matmul(a.mT if transpose_a else a, b.mT if transpose_b else b)
-
-
-def contract_leading(a: Array, b: Array) -> Array:
-    return jnp.matmul(a.reshape(-1, a.shape[-1]).T, b.reshape(-1, b.shape[-1]))
-
-
-def einsum(*tensors: Array, equation: str = "") -> Array:
-    return jnp.einsum(equation, *tensors)
-
-
 # Normalizations
-
-
-def _standardized(
-    x: Array, axes: Sizes, epsilon: float, centred: bool = True
-) -> tuple[Array, Array]:
-    if centred:
-        x = x - x.mean(tuple(axes), keepdims=True)
-    deviation = jnp.sqrt(jnp.square(x).mean(tuple(axes), keepdims=True) + epsilon)
-    return x / deviation, deviation
-
-
-def _standardized_gradient(
-    dy: Array, y: Array, deviation: Array, axes: Sizes, centred: bool = True
-) -> Array:
-    dx = dy - y * (dy * y).mean(tuple(axes), keepdims=True)
-    if centred:
-        dx = dx - dy.mean(tuple(axes), keepdims=True)
-    return dx / deviation
 
 
 @widened
@@ -75,27 +44,11 @@ def row_norm_gamma_gradient(
     return product.sum(tuple(range(x.ndim - 1)))
 
 
-def _apart(x: Array, groups: int) -> Array:
-    return x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
-
-
 @widened
 def group_norm(x: Array, gamma: Array, beta: Array, *, epsilon: float = 1e-5, size_g: int) -> Array:
     y, _ = _standardized(_apart(x, size_g), tuple(range(2, x.ndim + 1)), epsilon)
     behind = (-1, *(1,) * (x.ndim - 2))
     return y.reshape(x.shape) * gamma.reshape(behind) + beta.reshape(behind)
-
-
-@widened
-def group_norm_gradient(
-    dy: Array, x: Array, gamma: Array, *, epsilon: float = 1e-5, size_g: int
-) -> tuple[Array, ...]:
-    cotangent, axes = _apart(dy, size_g), tuple(range(2, x.ndim + 1))
-    y, deviation = _standardized(_apart(x, size_g), axes, epsilon)
-    scaled = cotangent * gamma.reshape(1, size_g, -1, *(1,) * (x.ndim - 2))
-    dx = _standardized_gradient(scaled, y, deviation, axes)
-    others = (0, *range(3, x.ndim + 1))
-    return dx.reshape(x.shape), (cotangent * y).sum(others).ravel(), cotangent.sum(others).ravel()
 
 
 def moving_weights(

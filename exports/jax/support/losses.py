@@ -7,13 +7,10 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from .shared.elementwise import widened
+from .shared.losses import *  # noqa: F403
 from .tensors import pick, pick_gradient
 
 # Cross entropy
-
-
-def row_max(x: Array) -> Array:
-    return jnp.max(x, -1)
 
 
 def _exponentials(x: Array, shift: Array) -> Array:
@@ -47,46 +44,9 @@ def exp_sum_and_pick_gradient(
 
 
 @widened
-def softmax_cross_entropy(logits: Array, labels: Array) -> Array:
-    return -(jax.nn.log_softmax(logits, -1) * labels).sum(-1)
-
-
-@widened
-def softmax_cross_entropy_gradient(dy: Array, logits: Array, labels: Array) -> Array:
-    weight = labels.sum(-1, keepdims=True)
-    return (jax.nn.softmax(logits, -1) * weight - labels) * dy[..., None]
-
-
-@widened
-def sparse_softmax_cross_entropy(logits: Array, labels: Array) -> Array:
-    return -pick(jax.nn.log_softmax(logits, -1), labels)
-
-
-@widened
 def sparse_softmax_cross_entropy_gradient(dy: Array, logits: Array, labels: Array) -> Array:
     one = jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
     return (jax.nn.softmax(logits, -1) - one) * dy[..., None]
-
-
-@widened
-def sigmoid_cross_entropy(logits: Array, labels: Array) -> Array:
-    return jnp.logaddexp(logits, 0) - logits * labels
-
-
-@widened
-def sigmoid_cross_entropy_gradient(dy: Array, logits: Array, labels: Array) -> Array:
-    return (jax.nn.sigmoid(logits) - labels) * dy
-
-
-@widened
-def binary_cross_entropy(x: Array, labels: Array) -> Array:
-    first, second = jnp.maximum(jnp.log(x), -100), jnp.maximum(jnp.log1p(-x), -100)
-    return (labels - 1) * second - labels * first
-
-
-@widened
-def binary_cross_entropy_gradient(dy: Array, x: Array, labels: Array) -> Array:
-    return dy * (x - labels) / jnp.maximum(x * (1 - x), 1e-12)
 
 
 # The head with the sums of its loss, by chunks

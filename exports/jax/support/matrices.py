@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .pointwise import dtype_of
+from .shared.arrays import dtype_of
 from .shared.elementwise import widened
+from .shared.matrices import *  # noqa: F403
 
 
 @widened
@@ -32,21 +33,6 @@ def _alike(a: Array, b: Array) -> tuple[Array, Array]:
     leading = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     wide_a = jnp.broadcast_to(a, (*leading, *a.shape[-2:]))
     return wide_a, jnp.broadcast_to(b, (*leading, *b.shape[-2:]))
-
-
-@widened
-def inverse(a: Array) -> Array:
-    return jnp.linalg.inv(a)
-
-
-@widened
-def log_determinant(a: Array) -> tuple[Array, ...]:
-    return tuple(jnp.linalg.slogdet(a))
-
-
-@widened
-def cholesky(a: Array) -> Array:
-    return jnp.linalg.cholesky((a + a.mT) / 2)
 
 
 @widened
@@ -79,16 +65,6 @@ def _reflected(a: Array, factors: Array) -> Array:
 
 
 @widened
-def determinant(a: Array) -> Array:
-    return jnp.linalg.det(a)
-
-
-@widened
-def qr(a: Array) -> tuple[Array, ...]:
-    return tuple(jnp.linalg.qr(a))
-
-
-@widened
 def pseudo_inverse(a: Array, *, relative: float = 0.0, absolute: float = 0.0) -> Array:
     u, s, vh = jnp.linalg.svd(a, full_matrices=False)
     kept = s > jnp.maximum(relative * s.max(-1, keepdims=True), absolute)
@@ -105,11 +81,6 @@ def eig(a: Array) -> tuple[Array, ...]:
 @widened
 def eigh(a: Array, *, upper: bool = False) -> tuple[Array, ...]:
     return tuple(jnp.linalg.eigh(a, "U" if upper else "L", symmetrize_input=False))
-
-
-@widened
-def svd(a: Array) -> tuple[Array, ...]:
-    return tuple(jnp.linalg.svd(a, full_matrices=False))
 
 
 def lu_pivots(a: Array) -> Array:

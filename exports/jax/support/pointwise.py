@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from .shared.arrays import dtype_of
 from .shared.elementwise import *  # noqa: F403
 from .shared.elementwise import cos, fast_gelu, log, log1p, sin, softplus, square, widened
 
@@ -29,11 +30,6 @@ stop_gradient = identity
 
 
 # Types
-
-
-def dtype_of(name: str) -> Any:
-    """Return the element type of a name, `float32`; 64 bits are 32 where JAX has no wider types."""
-    return jax.dtypes.canonicalize_dtype(name)
 
 
 def cast(x: Array, *, dtype: str = "float32", reduce: str = "", accumulate: str = "") -> Array:

@@ -7,23 +7,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from .shared.elementwise import widened
+from .shared.recurrent import next_state
 
 State = tuple[Array, ...]
-
-
-def _next(cell: str, entered: Array, turned: Array, state: State) -> State:
-    """Return the state after a step, given its gates of the inputs and of the state before."""
-    if cell == "gru":
-        (r, z, n), (hr, hz, hn) = (jnp.split(x, 3, -1) for x in (entered, turned))
-        r, z = jax.nn.sigmoid(r + hr), jax.nn.sigmoid(z + hz)
-        n = jnp.tanh(n + r * hn)
-        return (n + z * (state[0] - n),)
-    gates = entered + turned
-    if cell != "lstm":
-        return (jnp.tanh(gates) if cell == "tanh" else jax.nn.relu(gates),)
-    i, f, g, o = jnp.split(gates, 4, -1)
-    c = jax.nn.sigmoid(f) * state[1] + jax.nn.sigmoid(i) * jnp.tanh(g)
-    return jax.nn.sigmoid(o) * jnp.tanh(c), c
 
 
 def recurrent_layer(
@@ -33,7 +19,7 @@ def recurrent_layer(
     bias = others[count] if len(others) > count else jnp.zeros((), x.dtype)
 
     def step(state: State, entered: Array) -> tuple[State, State]:
-        after = _next(cell, entered, state[0] @ weights.T + bias, state)
+        after = next_state(cell, entered, state[0] @ weights.T + bias, state)
         return after, after
 
     found: State = lax.scan(step, others[:count], x, reverse=reverse)[1]
@@ -52,7 +38,7 @@ def recurrent_layer_gradient(*tensors: Array, cell: str = "lstm", reverse: bool 
 
     def step(slope: State, at: tuple[State, Array, Array, State]) -> tuple[State, State]:
         slope = tuple(a + dy for a, dy in zip(slope, at[0], strict=True))
-        own = jax.vjp(partial(_next, cell), *at[1:])[1](slope)
+        own = jax.vjp(partial(next_state, cell), *at[1:])[1](slope)
         return (own[2][0] + own[1] @ weights, *own[2][1:]), own[:2]
 
     start = tuple(jnp.zeros_like(a) for a in first)

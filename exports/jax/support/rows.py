@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .routing import _shares
+from .shared.routing import _shares
 
 _has_groups = hasattr(lax, "ragged_dot_general")
 

@@ -9,10 +9,9 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .pointwise import dtype_of
-from .shared.elementwise import widened
+from .shared.reductions import *  # noqa: F403
 from .shared.shapes import *  # noqa: F403
-from .shared.shapes import Axis, Shape, _axes, _kept, _local, _places
+from .shared.shapes import Shape, _kept, _local, _places
 
 # Shapes
 
@@ -71,24 +70,9 @@ def gather_gradient(
     return jnp.zeros(shape, dy.dtype).at[place].add(_kept(dy, inside, axis))
 
 
-def one_hot(indices: Array, *, dtype: str = "float32", start_v: Any = 0, size_v: int) -> Array:
-    places = jnp.arange(size_v) + start_v
-    return (indices[..., None] == places).astype(dtype_of(dtype))
-
-
-def pick(x: Array, indices: Array, *, start_v: Any = 0) -> Array:
-    local, inside = _local(indices, start_v, x.shape[-1])
-    return _kept(jnp.take_along_axis(x, local[..., None], -1)[..., 0], inside)
-
-
 def pick_gradient(dy: Array, indices: Array, *, start_v: Any = 0, size_v: int) -> Array:
     chosen = indices[..., None] == jnp.arange(size_v) + start_v
     return jnp.where(chosen, dy[..., None], jnp.zeros((), dy.dtype))
-
-
-def gather_elements(x: Array, indices: Array, *, axis: int = 0, start_v: Any = 0) -> Array:
-    local, inside = _local(indices, start_v, x.shape[axis])
-    return _kept(jnp.take_along_axis(x, local, axis), inside)
 
 
 def gather_elements_gradient(
@@ -152,65 +136,6 @@ def scatter_nd_mul_gradient(
 
 
 # Reductions
-
-
-def reduce_sum(x: Array, *, axis: Axis = None, keep_dims: bool = False) -> Array:
-    return jnp.sum(x, _axes(axis, x.ndim), dtype=x.dtype, keepdims=keep_dims)
-
-
-@widened
-def reduce_mean(x: Array, *, axis: Axis = None, keep_dims: bool = False, whole: int) -> Array:
-    return reduce_sum(x, axis=axis, keep_dims=keep_dims) / whole
-
-
-def reduce_max(
-    x: Array, *, axis: Axis = None, keep_dims: bool = False, differentiable: bool = True
-) -> Array:
-    return jnp.max(x, _axes(axis, x.ndim), keepdims=keep_dims)
-
-
-def reduce_min(
-    x: Array, *, axis: Axis = None, keep_dims: bool = False, differentiable: bool = True
-) -> Array:
-    return jnp.min(x, _axes(axis, x.ndim), keepdims=keep_dims)
-
-
-def reduce_any(x: Array, *, axis: Axis = None, keep_dims: bool = False) -> Array:
-    return jnp.any(x, _axes(axis, x.ndim), keepdims=keep_dims)
-
-
-def reduce_all(x: Array, *, axis: Axis = None, keep_dims: bool = False) -> Array:
-    return jnp.all(x, _axes(axis, x.ndim), keepdims=keep_dims)
-
-
-def _share(dy: Array, x: Array, extremum: Array, axes: Shape, keep_dims: bool) -> Array:
-    chosen = x == extremum
-    if not keep_dims:
-        dy = dy.reshape([1 if d in axes else n for d, n in enumerate(x.shape)])
-    count = chosen.sum(tuple(axes), keepdims=True).astype(dy.dtype)
-    return jnp.where(chosen, dy / count, jnp.where(count == 0, jnp.nan, 0)).astype(x.dtype)
-
-
-def reduce_max_gradient(
-    dy: Array, x: Array, *, axis: Axis = None, keep_dims: bool = False
-) -> Array:
-    axes = _axes(axis, x.ndim)
-    return _share(dy, x, jnp.max(x, axes, keepdims=True), axes, keep_dims)
-
-
-def reduce_min_gradient(
-    dy: Array, x: Array, *, axis: Axis = None, keep_dims: bool = False
-) -> Array:
-    axes = _axes(axis, x.ndim)
-    return _share(dy, x, jnp.min(x, axes, keepdims=True), axes, keep_dims)
-
-
-def argmax(x: Array, *, axis: int = -1, keep_dims: bool = False) -> Array:
-    return jnp.argmax(x, axis, keepdims=keep_dims)
-
-
-def argmin(x: Array, *, axis: int = -1, keep_dims: bool = False) -> Array:
-    return jnp.argmin(x, axis, keepdims=keep_dims)
 
 
 def _ordered(x: Array, axis: int, descending: bool, count: int) -> tuple[Array, Array]:

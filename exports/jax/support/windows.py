@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from .shared.windows import *  # noqa: F403
+
 Sizes = Sequence[int]
 Pairs = Sequence[Sequence[int]]
 
@@ -173,23 +175,3 @@ def _nearest(place: np.ndarray, rounding: str) -> np.ndarray:
     if rounding == "round_prefer_floor":
         return np.ceil(place - 0.5)
     return np.floor(place + 0.5 if rounding == "round_prefer_ceil" else place)
-
-
-def depth_to_space(
-    x: Array, *, block: int = 1, mode: str = "DCR", size_p: int, size_q: int, shape: Sizes
-) -> Array:
-    n, _, h, w = x.shape
-    if mode == "DCR":
-        apart, order = x.reshape(n, size_p, size_q, -1, h, w), (0, 3, 4, 1, 5, 2)
-    else:
-        apart, order = x.reshape(n, -1, size_p, size_q, h, w), (0, 1, 4, 2, 5, 3)
-    return apart.transpose(order).reshape(tuple(shape))
-
-
-def space_to_depth(
-    x: Array, *, block: int = 1, mode: str = "DCR", size_p: int, size_q: int, shape: Sizes
-) -> Array:
-    n, c, h, w = x.shape
-    apart = x.reshape(n, c, h // size_p, size_p, w // size_q, size_q)
-    order = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
-    return apart.transpose(order).reshape(tuple(shape))

@@ -10,36 +10,11 @@ from .pointwise import _device
 from .shared.batch_norms import *  # noqa: F403
 from .shared.batch_norms import Sizes
 from .shared.elementwise import widened
+from .shared.layers import *  # noqa: F403
 
 Pairs = Sequence[Sequence[int]]
 
-# Products
-
-
-def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
-    return torch.matmul(a.mT if transpose_a else a, b.mT if transpose_b else b)
-
-
-def contract_leading(a: Tensor, b: Tensor) -> Tensor:
-    return torch.matmul(a.reshape(-1, a.shape[-1]).T, b.reshape(-1, b.shape[-1]))
-
-
-def einsum(*tensors: Tensor, equation: str = "") -> Tensor:
-    return torch.einsum(equation, *tensors)
-
-
 # Normalizations
-
-
-def _standardized(x: Tensor, axes: Sizes, epsilon: float) -> tuple[Tensor, Tensor]:
-    x = x - x.mean(tuple(axes), keepdim=True)
-    deviation = torch.sqrt(torch.square(x).mean(tuple(axes), keepdim=True) + epsilon)
-    return x / deviation, deviation
-
-
-def _standardized_gradient(dy: Tensor, y: Tensor, deviation: Tensor, axes: Sizes) -> Tensor:
-    dx = dy - y * (dy * y).mean(tuple(axes), keepdim=True)
-    return (dx - dy.mean(tuple(axes), keepdim=True)) / deviation
 
 
 def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, *, epsilon: float = 1e-5) -> Tensor:
@@ -78,19 +53,6 @@ def group_norm(
     x: Tensor, gamma: Tensor, beta: Tensor, *, epsilon: float = 1e-5, size_g: int
 ) -> Tensor:
     return functional.group_norm(x, size_g, gamma, beta, epsilon)
-
-
-@widened
-def group_norm_gradient(
-    dy: Tensor, x: Tensor, gamma: Tensor, *, epsilon: float = 1e-5, size_g: int
-) -> tuple[Tensor, ...]:
-    apart = (x.shape[0], size_g, x.shape[1] // size_g, *x.shape[2:])
-    cotangent, axes = dy.reshape(apart), tuple(range(2, x.ndim + 1))
-    y, deviation = _standardized(x.reshape(apart), axes, epsilon)
-    scaled = cotangent * gamma.reshape(1, size_g, -1, *(1,) * (x.ndim - 2))
-    dx = _standardized_gradient(scaled, y, deviation, axes)
-    others = (0, *range(3, x.ndim + 1))
-    return dx.reshape(x.shape), (cotangent * y).sum(others).ravel(), cotangent.sum(others).ravel()
 
 
 def moving_weights(

@@ -7,13 +7,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from .shared.elementwise import widened
+from .shared.losses import *  # noqa: F403
 from .tensors import pick
 
 # Cross entropy
-
-
-def row_max(x: Tensor) -> Tensor:
-    return x.amax(-1)
 
 
 def _exponentials(x: Tensor, shift: Tensor) -> Tensor:
@@ -52,47 +49,10 @@ def exp_sum_and_pick_gradient(
 
 
 @widened
-def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    return -(functional.log_softmax(logits, -1) * labels).sum(-1)
-
-
-@widened
-def softmax_cross_entropy_gradient(dy: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
-    weight = labels.sum(-1, keepdim=True)
-    return (functional.softmax(logits, -1) * weight - labels) * dy[..., None]
-
-
-@widened
-def sparse_softmax_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    return -functional.log_softmax(logits, -1).gather(-1, labels[..., None])[..., 0]
-
-
-@widened
 def sparse_softmax_cross_entropy_gradient(dy: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
     y = functional.softmax(logits, -1)
     one = torch.ones_like(dy)[..., None]
     return y.scatter_add(-1, labels[..., None], -one) * dy[..., None]
-
-
-@widened
-def sigmoid_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    return torch.logaddexp(torch.zeros_like(logits), logits) - logits * labels
-
-
-@widened
-def sigmoid_cross_entropy_gradient(dy: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
-    return (torch.sigmoid(logits) - labels) * dy
-
-
-@widened
-def binary_cross_entropy(x: Tensor, labels: Tensor) -> Tensor:
-    first, second = torch.log(x).clamp(min=-100), torch.log1p(-x).clamp(min=-100)
-    return (labels - 1) * second - labels * first
-
-
-@widened
-def binary_cross_entropy_gradient(dy: Tensor, x: Tensor, labels: Tensor) -> Tensor:
-    return dy * (x - labels) / (x * (1 - x)).clamp(min=1e-12)
 
 
 # The head with the sums of its loss, by chunks

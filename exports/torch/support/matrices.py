@@ -7,6 +7,7 @@ from torch import Tensor
 
 from .dynamic_tree import SHARING, values_of
 from .shared.elementwise import widened
+from .shared.matrices import *  # noqa: F403
 
 
 @widened
@@ -33,21 +34,6 @@ def _leading(a: Tensor, b: Tensor) -> torch.Size:
 
 
 @widened
-def inverse(a: Tensor) -> Tensor:
-    return torch.linalg.inv(a)
-
-
-@widened
-def log_determinant(a: Tensor) -> tuple[Tensor, ...]:
-    return tuple(torch.linalg.slogdet(a))
-
-
-@widened
-def cholesky(a: Tensor) -> Tensor:
-    return torch.linalg.cholesky((a + a.mT) / 2)
-
-
-@widened
 def matrix_exponential(a: Tensor) -> Tensor:
     return torch.linalg.matrix_exp(a)
 
@@ -66,16 +52,6 @@ def householder_product_gradient(g: Tensor, a: Tensor, factors: Tensor) -> tuple
 
 
 @widened
-def determinant(a: Tensor) -> Tensor:
-    return torch.linalg.det(a)
-
-
-@widened
-def qr(a: Tensor) -> tuple[Tensor, ...]:
-    return tuple(torch.linalg.qr(a))
-
-
-@widened
 def pseudo_inverse(a: Tensor, *, relative: float = 0.0, absolute: float = 0.0) -> Tensor:
     return torch.linalg.pinv(a, atol=absolute, rtol=relative)
 
@@ -88,11 +64,6 @@ def eig(a: Tensor) -> tuple[Tensor, ...]:
 @widened
 def eigh(a: Tensor, *, upper: bool = False) -> tuple[Tensor, ...]:
     return tuple(torch.linalg.eigh(a, "U" if upper else "L"))
-
-
-@widened
-def svd(a: Tensor) -> tuple[Tensor, ...]:
-    return tuple(torch.linalg.svd(a, full_matrices=False))
 
 
 def lu_pivots(a: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from .shared.arrays import dtype_of
 from .shared.elementwise import *  # noqa: F403
 from .shared.elementwise import softplus, widened
 
@@ -97,11 +98,6 @@ def floor_div(a: Tensor, b: Tensor) -> Tensor:
 
 
 # Types
-
-
-def dtype_of(name: str) -> Any:
-    """Return the element type of a name: `float32`."""
-    return getattr(torch, name)
 
 
 def cast(x: Tensor, *, dtype: str = "float32", reduce: str = "", accumulate: str = "") -> Tensor:

@@ -6,32 +6,18 @@ import torch
 from torch import Tensor
 
 from .shared.elementwise import widened
-
-
-def _next(cell: str, entered: Tensor, turned: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
-    """Return the state after a step, given its gates of the inputs and of the state before."""
-    if cell == "gru":
-        (r, z, n), (hr, hz, hn) = entered.chunk(3, -1), turned.chunk(3, -1)
-        r, z = torch.sigmoid(r + hr), torch.sigmoid(z + hz)
-        n = torch.tanh(n + r * hn)
-        return [n + z * (state[0] - n)]
-    gates = entered + turned
-    if cell != "lstm":
-        return [torch.tanh(gates) if cell == "tanh" else torch.relu(gates)]
-    i, f, g, o = gates.chunk(4, -1)
-    c = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
-    return [torch.sigmoid(o) * torch.tanh(c), c]
+from .shared.recurrent import next_state
 
 
 def recurrent_layer(
     x: Tensor, weights: Tensor, *others: Tensor, cell: str = "lstm", reverse: bool = False
 ) -> Tensor | tuple[Tensor, ...]:
     count = 2 if cell == "lstm" else 1
-    state, bias = list(others[:count]), others[count] if len(others) > count else None
-    outputs: list[list[Tensor]] = []
+    state, bias = others[:count], others[count] if len(others) > count else None
+    outputs: list[tuple[Tensor, ...]] = []
     for entered in (x.flip(0) if reverse else x).unbind(0):
         turned = torch.nn.functional.linear(state[0], weights, bias)
-        state = _next(cell, entered, turned, state)
+        state = next_state(cell, entered, turned, state)
         outputs.append(state)
     found = tuple(
         torch.stack(states[::-1] if reverse else states)
@@ -70,7 +56,7 @@ def _pull(
     """Return the gradients of a step by its gates, and by the state beside their product."""
     with torch.enable_grad():
         own = [t.detach().requires_grad_() for t in (entered, turned, *state)]
-        after = _next(cell, own[0], own[1], own[2:])
+        after = next_state(cell, own[0], own[1], own[2:])
     found = torch.autograd.grad(after, own, slope, allow_unused=True)
     return [torch.zeros_like(t) if g is None else g for t, g in zip(own, found, strict=True)]
 

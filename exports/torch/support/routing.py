@@ -10,6 +10,8 @@ from math import prod
 import torch
 from torch import Tensor
 
+from .shared.routing import *  # noqa: F403
+
 # SplitMix64, in integers of 64 bits that overflow
 _GAMMA = 0x9E3779B97F4A7C15
 _MIXERS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
@@ -26,55 +28,6 @@ def within_capacity(chosen: Tensor, *, experts: int = 1, capacity: int = 1) -> T
     place = torch.empty_like(expert).scatter_(1, order, count - first)
     kept = (place < capacity) & (expert >= 0) & (expert < experts)
     return torch.where(kept, expert, -1).reshape(groups, choices, tokens).transpose(1, 2)
-
-
-def _taken(chosen: Tensor, start: int, size: int) -> Tensor:
-    """Return which choices are of each expert of the rank, experts first."""
-    local = torch.arange(start, start + size, device=chosen.device)
-    return chosen == local.reshape(-1, *(1,) * chosen.ndim)
-
-
-def _shares(chosen: Tensor, weights: tuple[Tensor, ...], start: int, size: int) -> Tensor:
-    """Return the weight of the row of each expert and token: 0 where it is not filled.
-
-    Without weights they say which rows are filled.
-    """
-    taken = _taken(chosen, start, size)
-    return (taken * weights[0]).sum(-1) if weights else taken.any(-1)
-
-
-def dispatch(
-    x: Tensor,
-    chosen: Tensor,
-    *weights: Tensor,
-    experts: int = 1,
-    imbalance: float = 1.0,
-    ragged: bool = True,
-    start_e: int = 0,
-    size_e: int,
-) -> Tensor:
-    return x * _shares(chosen, weights, start_e, size_e).to(x.dtype)[..., None]
-
-
-def combine(y: Tensor, chosen: Tensor, *weights: Tensor, start_e: int = 0, size_e: int) -> Tensor:
-    own = _shares(chosen, weights, start_e, size_e)[..., None]
-    return torch.where(own != 0, y * own.to(y.dtype), 0).sum(0)
-
-
-def routing_weight_gradient(
-    x: Tensor, y: Tensor, chosen: Tensor, *, start_e: int = 0, size_e: int
-) -> Tensor:
-    taken = _taken(chosen, start_e, size_e)
-    return torch.where(taken, (x * y).sum(-1)[..., None], 0).sum(0)
-
-
-def grouped_matmul(x: Tensor, matrices: Tensor, *, transposed: bool = False) -> Tensor:
-    right = matrices.mT if transposed else matrices
-    return torch.matmul(x.flatten(1, -2), right).reshape(*x.shape[:-1], right.shape[-1])
-
-
-def grouped_outer(x: Tensor, y: Tensor) -> Tensor:
-    return torch.matmul(x.flatten(1, -2).mT, y.flatten(1, -2))
 
 
 def _signed(number: int) -> int:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .pointwise import _is_recorded, _once
-from .routing import _shares
+from .shared.routing import _shares
 
 _grouped_mm: Callable[..., Tensor] | None = getattr(torch.nn.functional, "grouped_mm", None)
 

@@ -9,9 +9,9 @@ import math
 import torch
 from torch import Tensor
 
-from .shared.elementwise import widened
+from .shared.reductions import *  # noqa: F403
 from .shared.shapes import *  # noqa: F403
-from .shared.shapes import Axis, Shape, _axes, _kept, _local, _places
+from .shared.shapes import Shape, _kept, _local, _places
 
 # Shapes
 
@@ -76,25 +76,10 @@ def gather_gradient(
     return dy.new_zeros(shape).index_add_(axis, local.reshape(-1), terms)
 
 
-def one_hot(indices: Tensor, *, dtype: str = "float32", start_v: int = 0, size_v: int) -> Tensor:
-    places = torch.arange(start_v, start_v + size_v, device=indices.device)
-    return (indices[..., None] == places).to(getattr(torch, dtype))
-
-
-def pick(x: Tensor, indices: Tensor, *, start_v: int = 0) -> Tensor:
-    local, inside = _local(indices, start_v, x.shape[-1])
-    return _kept(x.gather(-1, local[..., None])[..., 0], inside)
-
-
 def pick_gradient(dy: Tensor, indices: Tensor, *, start_v: int = 0, size_v: int) -> Tensor:
     local, inside = _local(indices, start_v, size_v)
     own = _kept(dy, inside)
     return dy.new_zeros(*dy.shape, size_v).scatter_(-1, local[..., None], own[..., None])
-
-
-def gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0, start_v: int = 0) -> Tensor:
-    local, inside = _local(indices, start_v, x.shape[axis])
-    return _kept(x.gather(axis, local), inside)
 
 
 def gather_elements_gradient(
@@ -171,67 +156,6 @@ def scatter_nd_mul_gradient(
 
 
 # Reductions
-
-
-def reduce_sum(x: Tensor, *, axis: Axis = None, keep_dims: bool = False) -> Tensor:
-    axes = _axes(axis, x.ndim)
-    return x.sum(axes, keepdim=keep_dims, dtype=x.dtype) if axes else x
-
-
-@widened
-def reduce_mean(x: Tensor, *, axis: Axis = None, keep_dims: bool = False, whole: int) -> Tensor:
-    return reduce_sum(x, axis=axis, keep_dims=keep_dims) / whole
-
-
-def reduce_max(
-    x: Tensor, *, axis: Axis = None, keep_dims: bool = False, differentiable: bool = True
-) -> Tensor:
-    return torch.amax(x, _axes(axis, x.ndim), keepdim=keep_dims)
-
-
-def reduce_min(
-    x: Tensor, *, axis: Axis = None, keep_dims: bool = False, differentiable: bool = True
-) -> Tensor:
-    return torch.amin(x, _axes(axis, x.ndim), keepdim=keep_dims)
-
-
-def reduce_any(x: Tensor, *, axis: Axis = None, keep_dims: bool = False) -> Tensor:
-    return torch.amax(x, _axes(axis, x.ndim), keepdim=keep_dims)
-
-
-def reduce_all(x: Tensor, *, axis: Axis = None, keep_dims: bool = False) -> Tensor:
-    return torch.amin(x, _axes(axis, x.ndim), keepdim=keep_dims)
-
-
-def _share(dy: Tensor, x: Tensor, extremum: Tensor, axes: Shape, keep_dims: bool) -> Tensor:
-    chosen = x == extremum
-    if not keep_dims:
-        dy = dy.reshape([1 if d in axes else n for d, n in enumerate(x.shape)])
-    count = chosen.sum(tuple(axes), keepdim=True)
-    others = torch.where(count == 0, torch.nan, 0.0)
-    return torch.where(chosen, dy / count, others).to(x.dtype)
-
-
-def reduce_max_gradient(
-    dy: Tensor, x: Tensor, *, axis: Axis = None, keep_dims: bool = False
-) -> Tensor:
-    axes = _axes(axis, x.ndim)
-    return _share(dy, x, torch.amax(x, axes, keepdim=True), axes, keep_dims)
-
-
-def reduce_min_gradient(
-    dy: Tensor, x: Tensor, *, axis: Axis = None, keep_dims: bool = False
-) -> Tensor:
-    axes = _axes(axis, x.ndim)
-    return _share(dy, x, torch.amin(x, axes, keepdim=True), axes, keep_dims)
-
-
-def argmax(x: Tensor, *, axis: int = -1, keep_dims: bool = False) -> Tensor:
-    return torch.argmax(x, axis, keepdim=keep_dims)
-
-
-def argmin(x: Tensor, *, axis: int = -1, keep_dims: bool = False) -> Tensor:
-    return torch.argmin(x, axis, keepdim=keep_dims)
 
 
 def _ordered(x: Tensor, axis: int, descending: bool, count: int) -> tuple[Tensor, Tensor]:

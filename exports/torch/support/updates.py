@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .dynamic_tree import edges_of, tiled, values_of
 from .pointwise import _is_cast_to, _keep_copy
+from .shared.eight_bits import *  # noqa: F403
 from .shared.rules import *  # noqa: F403
+from .shared.rules import _adam_rule
 from .shared.stepping import updated
 
 try:
@@ -51,34 +52,21 @@ def adam_update(
     """Update by Adam; a third state is the greatest mean of squares, whose root divides."""
     states = next(i for i, t in enumerate(tensors) if not t.is_floating_point()) - 2
 
-    def rule(rate: float, p: Tensor, g: Tensor, *own: Any) -> Sequence[Tensor]:
-        m, v, *greatest, step = own
-        before, idle = (p, m, v, *greatest), g == 0
-        g = g + l2 * p if l2 else g
-        m = beta1 * m + (1 - beta1) * g
-        v = beta2 * v + (1 - beta2) * torch.square(g)
-        most = [torch.maximum(old, v) for old in greatest]
-        mean, square = beta1 * m + (1 - beta1) * g if nesterov else m, (v, *most)[-1]
-        first, second = 1 - beta1**step, 1 - beta2**step
-        if bias_correction == "moments":
-            change = mean / first / (torch.sqrt(square / second) + epsilon)
-        else:
-            change = mean / (torch.sqrt(square) + epsilon)
-            change = change * (second**0.5 / first) if bias_correction == "rate" else change
-        after = p - rate * (change + weight_decay * p), m, v, *most
-        if not lazy:
-            return after
-        return [torch.where(idle, old, new) for old, new in zip(before, after, strict=True)]
+    how = (beta1, beta2), epsilon, (weight_decay, l2), bias_correction, lazy, nesterov
+
+    def rule(rate: float, *operands: Any) -> Sequence[Tensor]:
+        *own, step = operands
+        return _adam_rule(rate, own, step, *how)
 
     plain = bias_correction == "moments" and not lazy and 0.0 in (weight_decay, l2)
     plain = plain and not nesterov and states == 2
     if plain and len(tensors) <= 6 and tensors[0].is_cuda and _are_alike(tensors):
         rate = float(tensors[5]) if len(tensors) > 5 else learning_rate
-        how = {"lr": rate, "beta1": beta1, "beta2": beta2, "eps": epsilon}
+        settings = {"lr": rate, "beta1": beta1, "beta2": beta2, "eps": epsilon}
         if triton is not None and tensors[0].dtype == torch.float32 and min(beta1, beta2) > 0:
-            return _in_own_kernel(tensors[:5], **how, weight_decay=weight_decay, l2=l2)
+            return _in_own_kernel(tensors[:5], **settings, weight_decay=weight_decay, l2=l2)
         kernel = torch._fused_adam_ if l2 else torch._fused_adamw_
-        return _in_one_kernel(kernel, tensors[:5], **how, weight_decay=weight_decay + l2)
+        return _in_one_kernel(kernel, tensors[:5], **settings, weight_decay=weight_decay + l2)
     return updated(rule, states, True, learning_rate, tensors)
 
 
@@ -194,88 +182,6 @@ if triton is not None:
             tl.store(g + place, new.to(g.dtype.element_ty), inside)
 
 
-def adam8bit_update(
-    *tensors: Tensor,
-    learning_rate: float = 0.001,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    epsilon: float = 1e-8,
-    weight_decay: float = 0.0,
-    l2: float = 0.0,
-    bias_correction: str = "moments",
-    lazy: bool = False,
-    nesterov: bool = False,
-    block: tuple[int, ...] = (16, 16),
-) -> tuple[Tensor, ...]:
-    """Adam whose means are stored in 8 bits, with the largest number of every block."""
-
-    def rule(
-        rate: float,
-        p: Tensor,
-        g: Tensor,
-        m: Tensor,
-        m_scale: Tensor,
-        v: Tensor,
-        v_scale: Tensor,
-        step: int,
-    ) -> Sequence[Tensor]:
-        mean, square = (
-            _dequantized(m, m_scale, block, True),
-            _dequantized(v, v_scale, block, False),
-        )
-        after, mean, square = adam_update(
-            *(p, g, mean, square, torch.tensor(step)),
-            learning_rate=rate,
-            beta1=beta1,
-            beta2=beta2,
-            epsilon=epsilon,
-            weight_decay=weight_decay,
-            l2=l2,
-            bias_correction=bias_correction,
-            lazy=lazy,
-            nesterov=nesterov,
-        )
-        return after, *_quantized(mean, block, True), *_quantized(square, block, False)
-
-    return updated(rule, 4, True, learning_rate, tensors)
-
-
-def _spread(scale: Tensor, block: tuple[int, ...]) -> Tensor:
-    for axis, side in enumerate(block, -len(block)):
-        scale = scale.repeat_interleave(side, axis)
-    return scale
-
-
-def _dequantized(codes: Tensor, scale: Tensor, block: tuple[int, ...], signed: bool) -> Tensor:
-    values = torch.from_numpy(values_of(signed)).to(codes.device, scale.dtype)
-    return values[codes.long()] * _spread(scale, block)
-
-
-def _quantized(x: Tensor, block: tuple[int, ...], signed: bool) -> tuple[Tensor, Tensor]:
-    """Return the positions of the nearest values, and the largest number of every block."""
-    parts, sides = tiled(tuple(x.shape), block)
-    scale = x.abs().reshape(parts).amax(sides)
-    edges = torch.from_numpy(edges_of(signed))
-    share = x / _spread(torch.where(scale > 0, scale, 1), block)
-    return torch.searchsorted(edges.to(x.device, x.dtype), share.contiguous()), scale
-
-
-def muon_direction(
-    g: Tensor,
-    m: Tensor,
-    *scale: Tensor,
-    momentum: float = 0.95,
-    nesterov: bool = True,
-    dtype: str = "bfloat16",
-) -> Tensor:
-    """Return the decaying mean of gradients, or one gradient ahead of it."""
-    exact = torch.promote_types(g.dtype, m.dtype)
-    g = g.to(exact) / scale[0] if scale else g.to(exact)
-    mean = momentum * m.to(exact) + (1 - momentum) * g
-    direction = momentum * mean + (1 - momentum) * g if nesterov else mean
-    return direction.to(getattr(torch, dtype))
-
-
 def orthogonalize(
     x: Tensor,
     *,
@@ -297,19 +203,6 @@ def orthogonalize(
         gram = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         x = torch.baddbmm(x, gram, x, beta=a)
     return (x.mT if is_tall else x).reshape(shape)
-
-
-def sum_squares(x: Tensor, *, dtype: str = "float32") -> Tensor:
-    return x.to(getattr(torch, dtype)).square().sum()
-
-
-def clip_by_norm(x: Tensor, total: Tensor, *, clip_norm: float = 1.0) -> Tensor:
-    factor = clip_norm / total.sqrt().clamp(min=clip_norm)
-    return (x * factor).to(x.dtype)
-
-
-def count_nonfinite(x: Tensor) -> Tensor:
-    return (~torch.isfinite(x)).sum()
 
 
 def loss_scale_update(

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from .shared.windows import *  # noqa: F403
+
 Sizes = Sequence[int]
 Pairs = Sequence[Sequence[int]]
 _MAX = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)
@@ -182,23 +184,3 @@ def _nearest(place: Tensor, rounding: str) -> Tensor:
     if rounding == "round_prefer_floor":
         return torch.ceil(place - 0.5)
     return torch.floor(place + 0.5 if rounding == "round_prefer_ceil" else place)
-
-
-def depth_to_space(
-    x: Tensor, *, block: int = 1, mode: str = "DCR", size_p: int, size_q: int, shape: Sizes
-) -> Tensor:
-    n, _, h, w = x.shape
-    if mode == "DCR":
-        apart, order = x.reshape(n, size_p, size_q, -1, h, w), (0, 3, 4, 1, 5, 2)
-    else:
-        apart, order = x.reshape(n, -1, size_p, size_q, h, w), (0, 1, 4, 2, 5, 3)
-    return apart.permute(order).reshape(tuple(shape))
-
-
-def space_to_depth(
-    x: Tensor, *, block: int = 1, mode: str = "DCR", size_p: int, size_q: int, shape: Sizes
-) -> Tensor:
-    n, c, h, w = x.shape
-    apart = x.reshape(n, c, h // size_p, size_p, w // size_q, size_q)
-    order = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
-    return apart.permute(order).reshape(tuple(shape))

@@ -6,16 +6,20 @@ of it.
 """
 
 from collections.abc import Sequence
+from math import log
 from typing import Any
 
 import jax
 import jax.numpy as xp
+import numpy as np
 from jax import Array
 
 __all__ = ["Array", "xp"]  # beside what is defined here
 
-at_least, at_most, choose, parts = xp.maximum, xp.minimum, xp.where, xp.split
-permuted, sigmoid, special = xp.transpose, jax.nn.sigmoid, jax.scipy.special
+along, at_least, at_most, choose = xp.take_along_axis, xp.maximum, xp.minimum, xp.where
+parts, permuted, positions, repeated = xp.split, xp.transpose, xp.searchsorted, xp.repeat
+log_softmax, softmax, sigmoid = jax.nn.log_softmax, jax.nn.softmax, jax.nn.sigmoid
+relu, special = jax.nn.relu, jax.scipy.special
 
 
 def as_type(x: Array, dtype: Any) -> Array:
@@ -28,12 +32,32 @@ def broadcast(x: Array, shape: Sequence[int]) -> Array:
     return xp.broadcast_to(x, tuple(shape))
 
 
+def constant(values: np.ndarray, like: Array) -> Array:
+    """Return known numbers in the type of an array."""
+    return xp.asarray(values, like.dtype)
+
+
+def counted(first: Any, count: int, like: Array) -> Array:
+    """Return whole numbers from a first one, which may be known on the device alone."""
+    return first + xp.arange(count)
+
+
+def dtype_of(name: str) -> Any:
+    """Return the element type of a name, `float32`; 64 bits are 32 where JAX has no wider types."""
+    return jax.dtypes.canonicalize_dtype(name)
+
+
 def number(value: float, like: Array) -> Array:
     """Return a number of the type of an array."""
     return xp.asarray(value, like.dtype)
 
 
 scalar = number
+
+
+def power_left(base: float, exponent: Array) -> Array:
+    """Return what a power leaves of 1, exact in narrow types, too."""
+    return -xp.expm1(exponent * log(base)) if base else xp.ones_like(exponent)
 
 
 def zeros(shape: Sequence[int], like: Array) -> Array:

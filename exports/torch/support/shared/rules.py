@@ -12,6 +12,40 @@ from .arrays import Array, xp
 from .stepping import updated
 
 
+def _adam_rule(
+    rate: Any,
+    tensors: Sequence[Array],
+    step: Any,
+    betas: tuple[float, float],
+    epsilon: float,
+    decays: tuple[float, float],
+    bias_correction: str,
+    lazy: bool,
+    nesterov: bool,
+) -> Sequence[Array]:
+    """Return the next parameter and states of Adam; `decays` are apart, and in the gradient.
+
+    States are the mean, the mean square, and perhaps the greatest one, whose root divides.
+    """
+    (p, g, m, v, *greatest), (beta1, beta2), (weight_decay, l2) = tensors, betas, decays
+    before, idle = (p, m, v, *greatest), g == 0
+    g = g + l2 * p if l2 else g
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * xp.square(g)
+    most = [xp.maximum(old, v) for old in greatest]
+    mean, square = beta1 * m + (1 - beta1) * g if nesterov else m, (v, *most)[-1]
+    first, second = arrays.power_left(beta1, step), arrays.power_left(beta2, step)
+    if bias_correction == "moments":
+        change = mean / first / (xp.sqrt(square / second) + epsilon)
+    else:
+        change = mean / (xp.sqrt(square) + epsilon)
+        change = change * (second**0.5 / first) if bias_correction == "rate" else change
+    after = [p - rate * (change + weight_decay * p), m, v, *most]
+    if not lazy:
+        return after
+    return [xp.where(idle, old, new) for old, new in zip(before, after, strict=True)]
+
+
 def sgd_update(*tensors: Array, learning_rate: float = 0.01, weight_decay: float = 0.0) -> Array:
     def rule(rate: Any, p: Array, g: Array) -> Sequence[Array]:
         return [p - rate * (g + weight_decay * p)]
@@ -121,3 +155,36 @@ def centered_update(
     initial_square: float = 0.0,
 ) -> tuple[Array, ...]:
     return _rmsprop(tensors, 3, learning_rate, decay, momentum, epsilon, weight_decay)
+
+
+# What is read of gradients
+
+
+def muon_direction(
+    g: Array,
+    m: Array,
+    *scale: Array,
+    momentum: float = 0.95,
+    nesterov: bool = True,
+    dtype: str = "bfloat16",
+) -> Array:
+    """Return the decaying mean of gradients, or one gradient ahead of it."""
+    exact = xp.promote_types(g.dtype, m.dtype)
+    g = arrays.as_type(g, exact)
+    g = g / arrays.as_type(scale[0], exact) if scale else g
+    mean = momentum * arrays.as_type(m, exact) + (1 - momentum) * g
+    direction = momentum * mean + (1 - momentum) * g if nesterov else mean
+    return arrays.as_type(direction, arrays.dtype_of(dtype))
+
+
+def sum_squares(x: Array, *, dtype: str = "float32") -> Array:
+    return xp.square(arrays.as_type(x, arrays.dtype_of(dtype))).sum()
+
+
+def clip_by_norm(x: Array, total: Array, *, clip_norm: float = 1.0) -> Array:
+    factor = clip_norm / arrays.at_least(xp.sqrt(total), clip_norm)
+    return arrays.as_type(x * factor, x.dtype)
+
+
+def count_nonfinite(x: Array) -> Array:
+    return (~xp.isfinite(x)).sum()

@@ -117,6 +117,21 @@ def _kept(elements: Array, inside: Array, axis: int = 0, other: float = 0) -> Ar
     return xp.where(deep, elements, arrays.scalar(other, elements))
 
 
+def one_hot(indices: Array, *, dtype: str = "float32", start_v: Any = 0, size_v: int) -> Array:
+    places = arrays.counted(start_v, size_v, indices)
+    return arrays.as_type(indices[..., None] == places, arrays.dtype_of(dtype))
+
+
+def pick(x: Array, indices: Array, *, start_v: Any = 0) -> Array:
+    local, inside = _local(indices, start_v, x.shape[-1])
+    return _kept(arrays.along(x, local[..., None], -1)[..., 0], inside)
+
+
+def gather_elements(x: Array, indices: Array, *, axis: int = 0, start_v: Any = 0) -> Array:
+    local, inside = _local(indices, start_v, x.shape[axis])
+    return _kept(arrays.along(x, local, axis), inside)
+
+
 def gather_nd(
     x: Array, indices: Array, *, start_v0: Any = 0, start_v1: Any = 0, start_v2: Any = 0
 ) -> Array:

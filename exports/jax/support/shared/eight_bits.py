@@ -1,0 +1,1 @@
+../../../torch/support/shared/eight_bits.py

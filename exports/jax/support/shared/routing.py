@@ -1,0 +1,1 @@
+../../../torch/support/shared/routing.py
