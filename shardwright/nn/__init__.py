@@ -1,6 +1,7 @@
 """Building blocks of networks: cells, layers, losses and optimizers, named as MindSpore's."""
 
 from shardwright.gradients import DistributedGradReducer
+from shardwright.nn import rates
 from shardwright.nn.accumulation import GradAccumulation, PipelineCell
 from shardwright.nn.attention import GroupedQueryAttention, LatentAttention, Reach, Rotation
 from shardwright.nn.cell import Cell, CellList, SequentialCell
@@ -74,22 +75,7 @@ from shardwright.nn.optimizers import (
     Optimizer,
     RMSProp,
 )
-from shardwright.nn.rates import (
-    CosineDecayLR,
-    ExponentialDecayLR,
-    InverseDecayLR,
-    LearningRateSchedule,
-    NaturalExpDecayLR,
-    PolynomialDecayLR,
-    WarmUpLR,
-    cosine_decay_lr,
-    exponential_decay_lr,
-    inverse_decay_lr,
-    natural_exp_decay_lr,
-    piecewise_constant_lr,
-    polynomial_decay_lr,
-    warmup_lr,
-)
+from shardwright.nn.rates import *  # noqa: F403
 from shardwright.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from shardwright.nn.transformer import FeedForward, MultiheadAttention, TransformerLayer
 
@@ -119,13 +105,11 @@ __all__ = [
     "Conv2d",
     "Conv2dTranspose",
     "Conv3d",
-    "CosineDecayLR",
     "CrossEntropyLoss",
     "Dense",
     "DistributedGradReducer",
     "Dropout",
     "Embedding",
-    "ExponentialDecayLR",
     "FeedForward",
     "Flatten",
     "GRUCell",
@@ -141,7 +125,6 @@ __all__ = [
     "InstanceNorm1d",
     "InstanceNorm2d",
     "InstanceNorm3d",
-    "InverseDecayLR",
     "L1Loss",
     "LSTMCell",
     "Lamb",
@@ -149,7 +132,6 @@ __all__ = [
     "LayerNorm",
     "LazyAdam",
     "LeakyReLU",
-    "LearningRateSchedule",
     "LogSoftmax",
     "MSELoss",
     "Mamba2",
@@ -158,11 +140,9 @@ __all__ = [
     "Momentum",
     "MultiheadAttention",
     "Muon",
-    "NaturalExpDecayLR",
     "Optimizer",
     "PReLU",
     "PipelineCell",
-    "PolynomialDecayLR",
     "RMSNorm",
     "RMSProp",
     "RNNCell",
@@ -180,13 +160,6 @@ __all__ = [
     "SquaredReLU",
     "Tanh",
     "TransformerLayer",
-    "WarmUpLR",
-    "cosine_decay_lr",
-    "exponential_decay_lr",
     "get_activation",
-    "inverse_decay_lr",
-    "natural_exp_decay_lr",
-    "piecewise_constant_lr",
-    "polynomial_decay_lr",
-    "warmup_lr",
 ]
+__all__ += rates.__all__

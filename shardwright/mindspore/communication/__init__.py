@@ -1,25 +1,7 @@
 """The ranks of a script."""
 
-from shardwright.communication import (
-    GlobalComm,
-    create_group,
-    destroy_group,
-    get_group_rank_from_world_rank,
-    get_group_size,
-    get_rank,
-    get_world_rank_from_group_rank,
-    init,
-)
 from shardwright.mindspore.communication import management
+from shardwright.mindspore.communication.management import *  # noqa: F403
 
-__all__ = [
-    "GlobalComm",
-    "create_group",
-    "destroy_group",
-    "get_group_rank_from_world_rank",
-    "get_group_size",
-    "get_rank",
-    "get_world_rank_from_group_rank",
-    "init",
-    "management",
-]
+__all__ = ["management"]
+__all__ += management.__all__

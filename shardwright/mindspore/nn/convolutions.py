@@ -1,6 +1,6 @@
 """Convolutions with MindSpore's arguments, in its order, and its shapes of weights."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from shardwright import nn as own
 from shardwright.ir.values import NOT_NEGATIVE_INTEGER, check_choice, wrong_value
@@ -22,7 +22,45 @@ class _Padded(Convolution):
         return tuple(zip(sizes[::2], sizes[1::2], strict=True))
 
 
-class Conv2d(_Padded, own.Conv2d):
+class _InFormat(_Padded):
+    """The base of convolutions that are told the order of dimensions, of which they know one."""
+
+    layout: ClassVar[str]
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size = 1,
+        pad_mode: PadMode = "same",
+        padding: Size = 0,
+        dilation: Size = 1,
+        group: int = 1,
+        has_bias: bool = False,
+        weight_init: Start | None = None,
+        bias_init: Start | None = None,
+        data_format: str | None = None,
+        dtype: str = "float32",
+    ) -> None:
+        check_choice("data_format", data_format or self.layout, (self.layout,))
+        super().__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            pad_mode,
+            padding,
+            dilation,
+            group,
+            has_bias,
+            weight_init,
+            bias_init,
+            dtype,
+        )
+
+
+class Conv2d(_InFormat, own.Conv2d):
     """A convolution of ``[n, channel, height, width]``; see `shardwright.nn.Conv2d`.
 
     Parameters
@@ -33,89 +71,20 @@ class Conv2d(_Padded, own.Conv2d):
         What is put on all sides; or on top, at the bottom, left and right.
     weight_init, bias_init, dtype : optional
         As there.
-    data_format : str
+    data_format : str, optional
         ``NCHW``.
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Size,
-        stride: Size = 1,
-        pad_mode: PadMode = "same",
-        padding: Size = 0,
-        dilation: Size = 1,
-        group: int = 1,
-        has_bias: bool = False,
-        weight_init: Start | None = None,
-        bias_init: Start | None = None,
-        data_format: str = "NCHW",
-        dtype: str = "float32",
-    ) -> None:
-        check_choice("data_format", data_format, ("NCHW",))
-        super().__init__(
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride,
-            pad_mode,
-            padding,
-            dilation,
-            group,
-            has_bias,
-            weight_init,
-            bias_init,
-            dtype,
-        )
+    layout = "NCHW"
 
 
-class Conv3d(_Padded, own.Conv3d):
+class Conv3d(_InFormat, own.Conv3d):
     """A convolution of ``[n, channel, depth, height, width]``; see `Conv2d`.
 
-    Parameters
-    ----------
-    in_channels, out_channels, kernel_size, stride, pad_mode, dilation, group, has_bias
-        As there.
-    padding : int or tuple of six int
-        What is put on all sides, or on the two of each dimension.
-    weight_init, bias_init, dtype : optional
-        As there.
-    data_format : str
-        ``NCDHW``.
+    Its ``padding`` may be six numbers, two of each dimension, and its ``data_format`` is ``NCDHW``.
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Size,
-        stride: Size = 1,
-        pad_mode: PadMode = "same",
-        padding: Size = 0,
-        dilation: Size = 1,
-        group: int = 1,
-        has_bias: bool = False,
-        weight_init: Start | None = None,
-        bias_init: Start | None = None,
-        data_format: str = "NCDHW",
-        dtype: str = "float32",
-    ) -> None:
-        check_choice("data_format", data_format, ("NCDHW",))
-        super().__init__(
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride,
-            pad_mode,
-            padding,
-            dilation,
-            group,
-            has_bias,
-            weight_init,
-            bias_init,
-            dtype,
-        )
+    layout = "NCDHW"
 
 
 class Conv1d(Convolution):
