@@ -14,6 +14,12 @@ from shardwright.operators.builder import Builder
 
 Operand = Value | int | float
 
+# Functions of one tensor that all systems call as we do.
+FUNCTIONS = (
+    *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "log", "sin"),
+    *("sinh", "sqrt", "tan", "tanh"),
+)
+
 
 class Emits(Protocol):
     """What emits operators, in every frontend."""

@@ -39,22 +39,9 @@ _LIBRARY.define("stopped(Tensor x) -> Tensor")
 _SAME = {
     f"aten.{name}"
     for name in (
-        "to",
-        "type_as",
-        "contiguous",
-        "dropout",
-        "alpha_dropout",
-        "feature_dropout",
-        "feature_alpha_dropout",
-        "flatten",
-        "real",
-        "conj",
-        "resolve_conj",
-        "resolve_neg",
-        "positive",
-        "atleast_1d",
-        "atleast_2d",
-        "atleast_3d",
+        *("to", "type_as", "contiguous", "dropout", "alpha_dropout", "feature_dropout"),
+        *("feature_alpha_dropout", "flatten", "real", "conj", "resolve_conj", "resolve_neg"),
+        *("positive", "atleast_1d", "atleast_2d", "atleast_3d"),
     )
 }
 

@@ -2,6 +2,7 @@
 
 from math import inf, isfinite
 
+from shardwright.frontends.common.call import FUNCTIONS
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.jax.jax_types import dtype_of
 from shardwright.frontends.jax.primitive_call import Call
@@ -9,40 +10,17 @@ from shardwright.frontends.jax.primitives import converts
 from shardwright.ir.graph import Value
 
 _UNARY = {
-    "acos": "acos",
-    "acosh": "acosh",
-    "asin": "asin",
-    "asinh": "asinh",
-    "atan": "atan",
-    "atanh": "atanh",
-    "bessel_i0e": "bessel_i0e",
-    "bessel_i1e": "bessel_i1e",
-    "ceil": "ceil",
-    "cos": "cos",
-    "cosh": "cosh",
+    **{
+        name: name
+        for name in (
+            *FUNCTIONS,
+            *("bessel_i0e", "bessel_i1e", "ceil", "erfc", "expm1", "floor", "is_finite", "lgamma"),
+            *("log1p", "neg", "population_count", "rsqrt", "sign", "square", "stop_gradient"),
+        )
+    },
     "digamma": "polygamma",
-    "erf": "erf",
     "erf_inv": "erfinv",
-    "erfc": "erfc",
-    "exp": "exp",
-    "expm1": "expm1",
-    "floor": "floor",
-    "is_finite": "is_finite",
-    "lgamma": "lgamma",
-    "log": "log",
-    "log1p": "log1p",
     "logistic": "sigmoid",
-    "neg": "neg",
-    "population_count": "population_count",
-    "rsqrt": "rsqrt",
-    "sign": "sign",
-    "sin": "sin",
-    "sinh": "sinh",
-    "sqrt": "sqrt",
-    "square": "square",
-    "stop_gradient": "stop_gradient",
-    "tan": "tan",
-    "tanh": "tanh",
 }
 _BINARY = {
     "atan2": "atan2",

@@ -5,6 +5,7 @@ from functools import reduce
 
 import numpy as np
 
+from shardwright.frontends.common.call import FUNCTIONS
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.items import Item
 from shardwright.frontends.onnx.onnx_call import Call
@@ -16,22 +17,12 @@ from shardwright.operators.info import Array
 
 # ONNX operators on one tensor with an equivalent of our IR.
 _UNARY = {
+    **{name.title(): name for name in FUNCTIONS},
     "Abs": "abs",
-    "Acos": "acos",
-    "Acosh": "acosh",
-    "Asin": "asin",
-    "Asinh": "asinh",
-    "Atan": "atan",
-    "Atanh": "atanh",
     "BitwiseNot": "invert",
     "Ceil": "ceil",
-    "Cos": "cos",
-    "Cosh": "cosh",
-    "Erf": "erf",
-    "Exp": "exp",
     "Floor": "floor",
     "IsNaN": "is_nan",
-    "Log": "log",
     "Neg": "neg",
     "Not": "logical_not",
     "Reciprocal": "reciprocal",
@@ -39,12 +30,7 @@ _UNARY = {
     "Round": "round",
     "Sigmoid": "sigmoid",
     "Sign": "sign",
-    "Sin": "sin",
-    "Sinh": "sinh",
     "Softplus": "softplus",
-    "Sqrt": "sqrt",
-    "Tan": "tan",
-    "Tanh": "tanh",
 }
 # On two tensors.
 _BINARY = {

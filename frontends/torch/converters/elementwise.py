@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from shardwright.frontends.common.call import Operand
+from shardwright.frontends.common.call import FUNCTIONS, Operand
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.torch.aten import CONVERTERS, converts
 from shardwright.frontends.torch.aten_call import Call
@@ -15,39 +15,21 @@ from shardwright.ir.graph import Value
 
 # Operators on one tensor, which integers enter as floating point.
 _UNARY = {
-    "acos": "acos",
-    "acosh": "acosh",
-    "asin": "asin",
-    "asinh": "asinh",
-    "atan": "atan",
-    "atanh": "atanh",
-    "cos": "cos",
-    "cosh": "cosh",
-    "erf": "erf",
-    "erfc": "erfc",
-    "erfinv": "erfinv",
+    **{
+        name: name
+        for name in (
+            *FUNCTIONS,
+            *("erfc", "erfinv", "expm1", "lgamma", "log1p", "mish", "reciprocal", "rsqrt"),
+            *("sigmoid", "silu"),
+        )
+    },
     "special_erfcx": "erfcx",
     "special_log_ndtr": "log_ndtr",
     "special_ndtri": "ndtri",
-    "exp": "exp",
-    "expm1": "expm1",
     "i0": "bessel_i0",
-    "lgamma": "lgamma",
-    "log": "log",
-    "log1p": "log1p",
-    "mish": "mish",
-    "reciprocal": "reciprocal",
-    "rsqrt": "rsqrt",
-    "sigmoid": "sigmoid",
-    "silu": "silu",
-    "sin": "sin",
-    "sinh": "sinh",
     "special_i0e": "bessel_i0e",
     "special_i1": "bessel_i1",
     "special_i1e": "bessel_i1e",
-    "sqrt": "sqrt",
-    "tan": "tan",
-    "tanh": "tanh",
 }
 # Operators on one tensor that keep its type.
 _KEEPING = {
