@@ -6,8 +6,8 @@ the *periods* of a *run*. Runs that read each other (layers, and a sum over all 
 """
 
 from bisect import bisect_right
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -60,11 +60,19 @@ def equal_layers(
 
 @dataclass(frozen=True)
 class _Run:
-    """Equal stretches of operators, one behind the other: its first operator, and its periods."""
+    """Equal stretches of operators, one behind the other.
+
+    It has its first operator, the length of its periods, and the first operator behind it that does
+    not repeat them: the last period may be a part of one.
+    """
 
     begin: int
     length: int
-    count: int
+    until: int
+
+    @property
+    def count(self) -> int:
+        return (self.until - self.begin) // self.length
 
     @property
     def end(self) -> int:
@@ -106,25 +114,28 @@ class _Keys:
             self._ends[length] = np.append(other, count)[behind]
         return int(self._ends[length][at])
 
-    def runs(self, kept: Kept) -> Iterator[_Run]:
-        """Yield the runs, each from its first period on."""
+    def runs(self, kept: Kept, aligned: Callable[[_Run], _Run]) -> Iterator[_Run]:
+        """Yield the runs, each from its first period on, or aligned within that."""
         begin = 0
         while begin < len(self._keys):
             found = self._run_at(begin, self.places[int(self._keys[begin])], kept)
-            if found is not None:
-                yield found
-            begin = begin + 1 if found is None else found.end
+            if found is None:
+                begin += 1
+                continue
+            own = aligned(found)
+            yield own
+            begin = max(found.end, own.end)
 
     def _run_at(self, begin: int, equal: Sequence[int], kept: Kept) -> _Run | None:
         """Return the run at a place whose periods leave out most; None where there is none."""
         best, first = None, bisect_right(equal, begin)
         for second in equal[first : first + _LENGTHS]:
             length = second - begin
-            count = (self.repeated_until(second, length) - begin) // length
-            if count > max(sum(kept), 1):
-                found = _Run(begin, length, count)
-                if best is None or found.leaves_out_more(best, kept):
-                    best = found
+            found = _Run(begin, length, self.repeated_until(second, length))
+            if found.count <= max(sum(kept), 1):
+                continue
+            if best is None or found.leaves_out_more(best, kept):
+                best = found
         return best
 
 
@@ -139,7 +150,7 @@ def _aligned(run: _Run, graph: Graph, scopes: Sequence[str]) -> _Run:
     begin = next((i for i in inner if i and scopes[i] != scopes[i - 1]), None)
     if begin is None:
         begin = min(inner, key=lambda i: _passed(graph.nodes, i, run.length))
-    return _Run(begin, run.length, (run.end - begin) // run.length)
+    return replace(run, begin=begin)
 
 
 def _passed(nodes: Sequence[Node], at: int, length: int) -> int:
@@ -184,7 +195,8 @@ class _Places:
     ) -> None:
         self.graph, self.decisions, self.overrides, self.kept = graph, decisions, overrides, kept
         scopes = [block_of(node.scope) for node in graph.nodes]
-        self.runs = [_aligned(run, graph, scopes) for run in _Keys(self._keys()).runs(kept)]
+        keys = _Keys(self._keys())
+        self.runs = [*keys.runs(kept, lambda run: _aligned(run, graph, scopes))]
         self.groups = {number: _Group({number: 0}) for number in range(len(self.runs))}
         self.made: dict[str, tuple[_Slot, int]] = {}  # values: the slot, the period
         for number, run in enumerate(self.runs):
