@@ -110,6 +110,11 @@ class OperatorInfo:
     linear : tuple of tuple of int
         Sets of operands in which the operator is jointly linear: if exactly the operands of one set
         are partial sums, so are the results, over the same axes.
+    result_dtype : int or str
+        What the results have the element type of: an operand, by its place; all operands, which
+        share it (``common``); or the attribute ``dtype`` (``attribute``); else it is the type.
+    positions : tuple of int
+        Operands that are positions in others: of integers.
     flops_per_point : float
         Floating-point operations for each point of the iteration space.
     examples : tuple of Example
@@ -119,42 +124,32 @@ class OperatorInfo:
     -----
     The compiler asks for traits, never for names. Each is False unless an operator sets it:
 
-    is_view
-        The result shares the elements of the operand: no time, no memory.
-    is_identity
-        The result equals the operand.
-    is_scaling
-        The result is the operand times a constant, up to the element type.
-    is_commutative
-        The two operands can change places.
-    stops_gradient
-        No cotangent passes.
-    has_own_gradient
-        Its gradient is not the derivative of its result.
-    passes_cotangent
-        The compiler passes the cotangent on unchanged and adds the communication itself.
-    is_collective
-        The ranks of a group send to each other.
-    is_free
-        It takes no time: nothing is computed, copied or sent, or another operator pays for it.
-    keeps_tensor
-        It changes the layout of a tensor and keeps the tensor.
-    reduces
-        It reduces partial values.
-    equalizes
-        Every rank of a group holds the same result.
-    reads_host
-        It reads a tensor in host memory.
-    of_reals
-        Its first operand is of floating-point numbers.
-    forwards_parts
-        The result of a rank is the unchanged part of one rank of its group, or zeros.
+    - `is_view`: the result shares the elements of the operand: no time, no memory.
+    - `is_identity`: the result equals the operand.
+    - `is_scaling`: the result is the operand times a constant, up to the element type.
+    - `is_commutative`: the two operands can change places.
+    - `stops_gradient`: no cotangent passes.
+    - `has_own_gradient`: its gradient is not the derivative of its result.
+    - `passes_cotangent`: the compiler passes the cotangent on unchanged and adds the
+      communication itself.
+    - `is_collective`: the ranks of a group send to each other.
+    - `is_free`: it takes no time: nothing is computed, copied or sent, or another operator pays
+      for it.
+    - `keeps_tensor`: it changes the layout of a tensor and keeps the tensor.
+    - `reduces`: it reduces partial values.
+    - `equalizes`: every rank of a group holds the same result.
+    - `reads_host`: it reads a tensor in host memory.
+    - `of_reals`: its first operand is of floating-point numbers.
+    - `forwards_parts`: the result of a rank is the unchanged part of one rank of its group, or
+      zeros.
     """
 
     name: ClassVar[str]
     notation: ClassVar[str] = ""
     defaults: ClassVar[Mapping[str, Attribute]] = {}
     linear: ClassVar[tuple[tuple[int, ...], ...]] = ()
+    result_dtype: ClassVar[int | str] = 0
+    positions: ClassVar[tuple[int, ...]] = ()
     flops_per_point: ClassVar[float] = 1.0
     examples: ClassVar[tuple[Example, ...]] = ()
 
@@ -182,9 +177,8 @@ class OperatorInfo:
                 hint=f"its attributes are {tuple(self.defaults) or 'none'}",
             )
         self.operand_types = tuple(operand_types)
-        check_operands(
-            self.name, self.operand_types, of_reals=self.of_reals, reads_host=self.reads_host
-        )
+        allowed = {"of_reals": self.of_reals, "reads_host": self.reads_host}
+        check_operands(self.name, self.operand_types, positions=self.positions, **allowed)
         self.attributes: dict[str, Any] = {**self.defaults, **attributes}
         self.stated = {key: attributes[key] for key in self.attributes if key in attributes}
         self._inferred: dict[object, tuple[Strategy, tuple[Layout, ...]]] = {}
@@ -213,8 +207,13 @@ class OperatorInfo:
         return resolve(self.notation, [operand.shape for operand in self.operand_types])
 
     def make_dtypes(self) -> tuple[str, ...]:
-        """Return the element types of the results; by default the type of the first operand."""
-        return (self.operand_types[0].dtype,) * len(self.rule.results)
+        """Return the element types of the results, as `result_dtype` says."""
+        kind = self.result_dtype
+        if isinstance(kind, int):
+            kind = self.operand_types[kind].dtype
+        elif kind == "attribute":
+            kind = self.attributes["dtype"]
+        return (self.common_dtype() if kind == "common" else kind,) * len(self.rule.results)
 
     def make_ragged(self) -> tuple[Ragged | None, ...]:
         """Return which entries of the results are filled: by default as the rule carries it."""

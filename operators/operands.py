@@ -10,7 +10,12 @@ from shardwright.operators.rule import Dims, Rule, base
 
 
 def check_operands(
-    name: str, operands: Sequence[TensorType], *, of_reals: bool, reads_host: bool
+    name: str,
+    operands: Sequence[TensorType],
+    *,
+    of_reals: bool,
+    reads_host: bool,
+    positions: Sequence[int] = (),
 ) -> None:
     """Refuse operands that an operator cannot compute with.
 
@@ -24,11 +29,13 @@ def check_operands(
         Whether the first is of real numbers: of integers, its results would be cut to integers.
     reads_host : bool
         Whether it may be in host memory.
+    positions : sequence of int
+        Those that are positions in other tensors.
 
     Raises
     ------
     IRError
-        If one is in host memory, where no operator computes, or of integers.
+        If one is in host memory, where no operator computes, or of integers; or positions are not.
     """
     hosted = next((operand for operand in operands if operand.in_host), None)
     if hosted is not None and not reads_host:
@@ -37,6 +44,10 @@ def check_operands(
     if of_reals and operands and not operands[0].is_float:
         what = f"`{name}` computes with real numbers, the operand is {operands[0]}"
         raise IRError(what, hint="cast it to float32 first")
+    for place in positions:
+        for kind in operands[place : place + 1]:
+            if kind.is_float or kind.dtype == "bool":
+                raise IRError(f"{name}: operand {place} is {kind}, positions are integers")
 
 
 def check_whole(name: str, attribute: str, number: Any, dtype: str) -> None:

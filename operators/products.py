@@ -69,6 +69,11 @@ class Product(OperatorInfo):
             )
 
     @property
+    def product_flops(self) -> float:
+        """Count all operations."""
+        return self.flops
+
+    @property
     def products(self) -> str:
         """``tf32``, or empty: then products are of the type of the operands."""
         return str(self.attributes.get("products", ""))

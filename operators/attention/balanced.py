@@ -82,10 +82,6 @@ class BalancedAttention(_WithAllKeys):
         """Keep the keys whole."""
         return self.resolve_with_heads("b H s d^, b h t^ d^, b h t^ e^ -> b H s e")
 
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of the queries."""
-        return (self.operand_types[0].dtype,)
-
     def rounds(self, operands: Sequence[Layout], mesh: Mesh) -> Sequence[Round]:
         """Return the attention between the exchanges of halves."""
         count, sizes = mesh.extent(self.axes), self.local(operands, mesh)
@@ -137,10 +133,6 @@ class BalancedAttentionGradient(_WithAllKeys):
         )
         sums = {factor: "sum" for factor in ("s", "g") if factor in rule.kinds}
         return replace(rule, kinds={**rule.kinds, **sums})
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of queries, keys and values."""
-        return (self.operand_types[0].dtype,) * 3
 
     def rounds(self, operands: Sequence[Layout], mesh: Mesh) -> Sequence[Round]:
         """Return the gradient between the exchanges of halves."""

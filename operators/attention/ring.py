@@ -409,10 +409,6 @@ class RingAttentionGradient(OverRing):
         )
         return replace(rule, kinds={**rule.kinds, "g": "sum"}) if "g" in rule.kinds else rule
 
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of queries, keys and values."""
-        return (self.operand_types[0].dtype,) * 3
-
     def rounds(self, operands: Sequence[Layout], mesh: Mesh) -> Sequence[Round]:
         """Return a turn for each part of the keys, whose gradients follow one turn later."""
         count, sizes = mesh.extent(self.axes), self.local(operands, mesh)

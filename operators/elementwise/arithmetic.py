@@ -1,6 +1,5 @@
 """Arithmetic on tensors, broadcast like numpy, and with constants."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
 
@@ -33,12 +32,9 @@ class Add(Binary):
     """Sum."""
 
     name = "add"
+    function = np.add
     is_commutative = True
     linear = ((0, 1),)
-
-    def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Add."""
-        return np.add(operands[0], operands[1])
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Pass the cotangent to both."""
@@ -50,11 +46,8 @@ class Sub(Binary):
     """Difference."""
 
     name = "sub"
+    function = np.subtract
     linear = ((0, 1),)
-
-    def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Subtract."""
-        return np.subtract(operands[0], operands[1])
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Pass the cotangent on, and its negative."""
@@ -68,12 +61,9 @@ class Mul(Binary):
     """Product."""
 
     name = "mul"
+    function = np.multiply
     is_commutative = True
     linear = ((0,), (1,))
-
-    def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Multiply."""
-        return np.multiply(operands[0], operands[1])
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Multiply by the other operand."""
@@ -88,13 +78,10 @@ class Div(Binary):
     """Quotient."""
 
     name = "div"
+    function = np.divide
     of_reals = True
     linear = ((0,),)
     examples = _NONZERO
-
-    def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Divide."""
-        return np.divide(operands[0], operands[1])
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Divide the cotangent; from the operands, because the quotient may be a partial sum."""
@@ -132,13 +119,10 @@ class Atan2(Binary):
     """The angle of the point with the first as height over the second."""
 
     name = "atan2"
+    function = np.arctan2
     of_reals = True
     flops_per_point = 10.0
     examples = _NONZERO
-
-    def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Apply the function."""
-        return np.arctan2(operands[0], operands[1])
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Turn the point by a right angle, over its squared distance; zero at the origin."""
@@ -155,11 +139,8 @@ class FloorDiv(Binary):
     """Quotient rounded down; piecewise constant, so without a gradient."""
 
     name = "floor_div"
+    function = np.floor_divide
     examples = _NONZERO
-
-    def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Divide and round down."""
-        return np.floor_divide(operands[0], operands[1])
 
 
 @register
@@ -167,11 +148,8 @@ class Mod(Binary):
     """Remainder of `floor_div`, with the sign of the divisor."""
 
     name = "mod"
+    function = np.mod
     examples = _NONZERO
-
-    def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Return the remainder."""
-        return np.mod(operands[0], operands[1])
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Differentiate ``a - floor_div(a, b) b``."""
@@ -237,12 +215,9 @@ class Maximum(Extremum):
     """The greater of two."""
 
     name = "maximum"
+    function = np.maximum
     is_commutative = True
     comparison, strictly = "greater_equal", "greater"
-
-    def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Compare."""
-        return np.maximum(operands[0], operands[1])
 
 
 @register
@@ -250,12 +225,9 @@ class Minimum(Extremum):
     """The lesser of two."""
 
     name = "minimum"
+    function = np.minimum
     is_commutative = True
     comparison, strictly = "less_equal", "less"
-
-    def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Compare."""
-        return np.minimum(operands[0], operands[1])
 
 
 @register
@@ -263,11 +235,8 @@ class Neg(Unary):
     """Negative."""
 
     name = "neg"
+    function = np.negative
     linear = ((0,),)
-
-    def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Negate."""
-        return np.negative(operands[0])
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """Negate."""
@@ -365,16 +334,11 @@ class Sign(Unary):
     """The sign, as -1, 0 or 1; piecewise constant, so without a gradient."""
 
     name = "sign"
-
-    def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Compare with zero."""
-        return np.sign(operands[0])
+    function = np.sign
 
 
 class Rounding(Unary):
     """A whole number near the operand; piecewise constant, so without a gradient."""
-
-    function: ClassVar[Callable[..., Array]]
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Round."""
@@ -418,12 +382,9 @@ class Power(Binary):
     """The first to the power of the second."""
 
     name = "power"
+    function = np.power
     examples = tuple(replace(example, ranges={0: (0.5, 2.0)}) for example in Binary.examples)
     flops_per_point = 10.0
-
-    def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Raise."""
-        return np.power(operands[0], operands[1])
 
     def gradient(self, build: Emitter, at: Linearization) -> Gradients:
         """By the base ``b a^(b - 1)``, by the exponent ``a^b log a``; zero where it is constant."""

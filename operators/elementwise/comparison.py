@@ -1,6 +1,5 @@
 """Comparisons, logic, and selection by truth values."""
 
-from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -26,16 +25,11 @@ class Truth(Binary):
         Example(("i64[4, 6]", "i64[4, 6]")),
         Example(("i64[2, 1, 6]", "i64[4, 1]")),
     )
-    function: ClassVar[Callable[..., Array]]
 
     def make_dtypes(self) -> tuple[str, ...]:
         """Return the type of truth values."""
         self.common_dtype()
         return ("bool",)
-
-    def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Apply the function."""
-        return np.asarray(self.function(*operands))
 
 
 @register
@@ -134,15 +128,7 @@ class LogicalXor(Truth):
 class Kind(Unary):
     """The base of predicates on one number."""
 
-    function: ClassVar[Callable[..., Array]]
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of truth values."""
-        return ("bool",)
-
-    def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Apply the function."""
-        return np.asarray(self.function(operands[0]))
+    result_dtype = "bool"
 
 
 @register
@@ -174,15 +160,9 @@ class LogicalNot(Unary):
     """Whether the operand is false."""
 
     name = "logical_not"
+    result_dtype = "bool"
+    function = np.logical_not
     examples = (Example(("bool[4, 6]",)),)
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of truth values."""
-        return ("bool",)
-
-    def kernel(self, view: ShardView, *operands: Array) -> Array:
-        """Negate."""
-        return np.asarray(np.logical_not(operands[0]))
 
 
 @register
@@ -190,15 +170,12 @@ class Mask(Binary):
     """The first operand where the second is true, zero elsewhere."""
 
     name = "mask"
+    result_dtype = 0
     linear = ((0,),)
     examples = (
         Example(("f64[4, 6]", "bool[4, 6]")),
         Example(("f64[2, 4, 6]", "bool[4, 1]")),
     )
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of the first operand."""
-        return (self.operand_types[0].dtype,)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Multiply by the truth values."""

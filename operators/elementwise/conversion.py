@@ -32,6 +32,7 @@ class Cast(Unary):
     """
 
     name = "cast"
+    result_dtype = "attribute"
     is_scaling = True
     defaults: ClassVar = {"dtype": "float32", "reduce": "", "accumulate": ""}
     examples = (
@@ -39,10 +40,6 @@ class Cast(Unary):
         Example(("f64[4, 6]",), {"dtype": "int32"}),
         Example(("i32[4, 6]",), {"dtype": "float32"}),
     )
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type that the attribute names."""
-        return (self.attributes["dtype"],)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Convert; a program that runs in another floating-point type stays in it."""

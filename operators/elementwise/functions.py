@@ -20,21 +20,34 @@ from shardwright.operators.operands import check_whole
 from shardwright.operators.rule import ShardView
 
 
-class Binary(OperatorInfo):
+class Pointwise(OperatorInfo):
+    """An operator point by point.
+
+    Attributes
+    ----------
+    function : callable
+        What it computes of arrays; an operator that has no such function has a kernel of its own.
+    """
+
+    function: ClassVar[Callable[..., Array]]
+
+    def kernel(self, view: ShardView, *operands: Array) -> Array | tuple[Array, ...]:
+        """Apply the function."""
+        return np.asarray(self.function(*operands))
+
+
+class Binary(Pointwise):
     """An operator on two tensors, point by point, broadcast like numpy."""
 
     notation = "..., ... -> ..."
+    result_dtype: ClassVar[int | str] = "common"
     examples: ClassVar[tuple[Example, ...]] = (
         Example(("f64[4, 6]", "f64[4, 6]")),
         Example(("f64[2, 1, 6]", "f64[4, 1]")),
     )
 
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of both operands."""
-        return (self.common_dtype(),)
 
-
-class Unary(OperatorInfo):
+class Unary(Pointwise):
     """An operator on one tensor, point by point."""
 
     notation = "... -> ..."

@@ -39,19 +39,6 @@ def kept_inside(elements: Array, inside: Array) -> Array:
     return np.where(inside, elements, elements.dtype.type(0))
 
 
-def require_integers(info: OperatorInfo, position: int) -> None:
-    """Check that an operand has an integer type.
-
-    Raises
-    ------
-    IRError
-        If it does not.
-    """
-    kind = info.operand_types[position]
-    if kind.is_float or kind.dtype == "bool":
-        raise IRError(f"{info.name}: operand {position} is {kind}, positions are integers")
-
-
 def _names(letter: str, rank: int) -> str:
     return " ".join(f"{letter}{i}" for i in range(rank))
 
@@ -75,6 +62,7 @@ class Gather(OperatorInfo):
     """
 
     name = "gather"
+    positions = (1,)
     defaults: ClassVar = {"axis": 0, "outside": "zero"}
     linear = ((0,),)
     examples = (
@@ -107,7 +95,6 @@ class Gather(OperatorInfo):
 
     def make_dtypes(self) -> tuple[str, ...]:
         """Return the type of the table."""
-        require_integers(self, 1)
         outside = self.attributes["outside"]
         if outside not in _OUTSIDE:
             raise IRError(f"gather: `outside` is {outside!r}, expected one of {list(_OUTSIDE)}")
@@ -145,6 +132,8 @@ class GatherGradient(OperatorInfo):
     """
 
     name = "gather_gradient"
+    result_dtype = 1
+    positions = (0,)
     defaults: ClassVar = {"rows": 1, "axis": 0}
     linear = ((1,),)
     examples = (
@@ -165,11 +154,6 @@ class GatherGradient(OperatorInfo):
         before, after = _around(self.attributes["axis"], len(cotangent) - len(indices) + 1)
         notation = f"{places}, {before} {places} {after} -> {before} v {after}"
         return resolve(notation, [indices, cotangent], {"v": self.attributes["rows"]})
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of the cotangent."""
-        require_integers(self, 0)
-        return (self.operand_types[1].dtype,)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Add up the slices of equal indices."""
@@ -215,6 +199,8 @@ class OneHot(OperatorInfo):
 
     name = "one_hot"
     notation = "... -> ... v"
+    result_dtype = "attribute"
+    positions = (0,)
     defaults: ClassVar = {"depth": 1, "dtype": "float32"}
     examples = (Example(("i64[2, 4]",), {"depth": 6, "dtype": "float64"}, {0: (-1, 7)}),)
 
@@ -222,11 +208,6 @@ class OneHot(OperatorInfo):
         """Assign a new factor to the depth."""
         sizes = {"v": self.attributes["depth"]}
         return resolve(self.notation, [self.operand_types[0].shape], sizes)
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type that the attribute names."""
-        require_integers(self, 0)
-        return (self.attributes["dtype"],)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Compare with the positions of the local part."""
@@ -240,6 +221,7 @@ class Pick(OperatorInfo):
 
     name = "pick"
     notation = "... v+, ... -> ..."
+    positions = (1,)
     linear = ((0,),)
     examples = (
         Example(("f64[4, 6]", "i64[4]"), ranges={1: (-1, 7)}),
@@ -250,11 +232,6 @@ class Pick(OperatorInfo):
     def flops(self) -> float:
         """Count one operation for each element picked."""
         return float(self.result_types[0].elements)
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of the first operand."""
-        require_integers(self, 1)
-        return (self.operand_types[0].dtype,)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Pick; zero for an index of another rank."""

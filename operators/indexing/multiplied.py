@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from shardwright.operators.indexing.gather import kept_inside, require_integers
+from shardwright.operators.indexing.gather import kept_inside
 from shardwright.operators.indexing.scatter import ByTuples, IntoTensor
 from shardwright.operators.info import (
     Array,
@@ -50,6 +50,8 @@ class ScatterNdMulGradient(ByTuples):
     """The cotangent of `scatter_nd_mul` by its slices."""
 
     name = "scatter_nd_mul_gradient"
+    result_dtype = 3
+    positions = (2,)
     linear = ((0,), (1,))
     examples = (
         Example(("f64[6, 4]", "f64[6, 4]", "i64[6, 1]", "f64[6, 4]"), ranges={2: (0, 2)}),
@@ -61,11 +63,6 @@ class ScatterNdMulGradient(ByTuples):
         tensor, positions, slices = self.of_gradient()
         notation = f"{tensor}, {tensor}, {positions}, {slices} -> {slices}"
         return resolve(notation, [operand.shape for operand in self.operand_types])
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of the slices."""
-        require_integers(self, 2)
-        return (self.operand_types[3].dtype,)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Divide the product of all by each, of those that are not zero."""

@@ -13,7 +13,6 @@ from shardwright.ir.graph import Value
 from shardwright.operators.indexing.gather import (
     kept_inside,
     local_positions,
-    require_integers,
     segment_sums,
 )
 from shardwright.operators.info import (
@@ -34,6 +33,7 @@ from shardwright.operators.rule import Rule, Shape, ShardView, dimension
 class AlongPositions(OperatorInfo):
     """An operator on tensors that agree in all dimensions but ``axis``, and positions along it."""
 
+    positions = (1,)
     defaults: ClassVar = {"axis": 0}
 
     @property
@@ -51,11 +51,6 @@ class AlongPositions(OperatorInfo):
     def flops(self) -> float:
         """Count one operation for each position."""
         return float(self.operand_types[1].elements)
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of the first operand."""
-        require_integers(self, 1)
-        return (self.operand_types[0].dtype,)
 
 
 @register
@@ -215,6 +210,7 @@ class GatherNd(ByTuples):
     """Slices at tuples of positions: ``[v..., e...], [i..., k] -> [i..., e...]``."""
 
     name = "gather_nd"
+    positions = (1,)
     linear = ((0,),)
     examples = (
         Example(("f64[6, 4]", "i64[2, 4, 1]"), ranges={1: (0, 6)}),
@@ -228,11 +224,6 @@ class GatherNd(ByTuples):
         places, rest = self.names("i", len(positions) - 1), self.names("e", len(x) - count)
         notation = f"{self.names('v', count, '+')} {rest}, {places} k^ -> {places} {rest}"
         return resolve(notation, [x, positions])
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of the tensor."""
-        require_integers(self, 1)
-        return (self.operand_types[0].dtype,)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Look up; zero for positions of other ranks."""
@@ -259,6 +250,8 @@ class ScatterNd(ByTuples):
     """The transpose of `gather_nd`: at each position of a ``shape`` the sum of its slices."""
 
     name = "scatter_nd"
+    result_dtype = 1
+    positions = (0,)
     defaults: ClassVar = {"shape": ()}
     linear = ((1,),)
     examples = (
@@ -276,11 +269,6 @@ class ScatterNd(ByTuples):
         notation = f"{places} k^, {places} {around} -> {self.names('v', count)} {around}"
         sizes = {f"v{d}": n for d, n in enumerate(shape[:count])}
         return resolve(notation, [positions, updates], sizes)
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of the slices."""
-        require_integers(self, 0)
-        return (self.operand_types[1].dtype,)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Add up the slices of equal positions."""
@@ -301,6 +289,8 @@ class ScatterNd(ByTuples):
 class IntoTensor(ByTuples):
     """The base of operators that write slices into a tensor at tuples of positions."""
 
+    positions = (1,)
+
     @property
     def mark(self) -> str:
         """Contract nothing: every rank writes the updates in its part, in order."""
@@ -314,11 +304,6 @@ class IntoTensor(ByTuples):
         rest = self.names("e", len(x) - count)
         tensor = f"{self.names('v', count)} {rest}"
         return resolve(f"{tensor}, {places} k^, {places} {rest} -> {tensor}", shapes)
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of the tensor."""
-        require_integers(self, 1)
-        return (self.operand_types[0].dtype,)
 
 
 @register
@@ -360,6 +345,7 @@ class UnsortedSegmentSum(OperatorInfo):
     """The sum of the rows that the second operand assigns to each of ``segments`` segments."""
 
     name = "unsorted_segment_sum"
+    positions = (1,)
     defaults: ClassVar = {"segments": 1}
     linear = ((0,),)
     examples = (
@@ -380,11 +366,6 @@ class UnsortedSegmentSum(OperatorInfo):
         return resolve(
             f"{rows} {row}, {rows} -> v {row}", shapes, {"v": self.attributes["segments"]}
         )
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of the rows."""
-        require_integers(self, 1)
-        return (self.operand_types[0].dtype,)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Add up the rows of equal segments."""

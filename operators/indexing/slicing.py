@@ -217,6 +217,7 @@ class Concat(OperatorInfo):
     """Concatenate tensors along the dimension ``axis``."""
 
     name = "concat"
+    result_dtype = "common"
     defaults: ClassVar = {"axis": 0}
     flops_per_point = 0.0
     examples = (
@@ -247,10 +248,6 @@ class Concat(OperatorInfo):
         total = sum(shape[axis] for shape in shapes if len(shape) > axis)
         return resolve(f"{', '.join(tensors[:-1])} -> {tensors[-1]}", shapes, {"all": total})
 
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of all operands."""
-        return (self.common_dtype(),)
-
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Concatenate."""
         return np.concatenate(operands, axis=self.axis)
@@ -270,6 +267,7 @@ class Stack(OperatorInfo):
     """Stack tensors of one shape along a new dimension ``axis``."""
 
     name = "stack"
+    result_dtype = "common"
     defaults: ClassVar = {"axis": 0}
     flops_per_point = 0.0
     examples = (
@@ -296,10 +294,6 @@ class Stack(OperatorInfo):
         right = [*names[:axis], "all^", *names[axis:]]
         left = ", ".join([" ".join(names)] * len(shapes))
         return resolve(f"{left} -> {' '.join(right)}", shapes, {"all": len(shapes)})
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of all operands."""
-        return (self.common_dtype(),)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Concatenate."""

@@ -44,10 +44,6 @@ class Decomposition(OperatorInfo):
         kinds = {name: "whole" if name in used else kind for name, kind in rule.kinds.items()}
         return Rule(rule.operands, rule.results, rule.sizes, kinds)
 
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of the matrices, for all results."""
-        return (self.operand_types[0].dtype,) * len(self.rule.results)
-
     @property
     def flops(self) -> float:
         """Count in products of matrices of the size."""

@@ -67,6 +67,7 @@ class Einsum(Product):
     """
 
     name = "einsum"
+    result_dtype = "common"
     defaults: ClassVar = {"equation": "", **Product.defaults}
     examples = (
         Example(("f64[4, 6]", "f64[6, 2]"), {"equation": "ij,jk->ik"}),
@@ -95,10 +96,6 @@ class Einsum(Product):
         names = term.removeprefix("...")
         kept = [name + "+" * (name not in self.result) for name in names]
         return " ".join(["..."] * (names != term) + kept)
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of all operands."""
-        return (self.common_dtype(),)
 
     @property
     def flops(self) -> float:

@@ -26,7 +26,7 @@ from shardwright.ir.errors import IRError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import item_bytes
-from shardwright.operators.indexing.gather import kept_inside, require_integers
+from shardwright.operators.indexing.gather import kept_inside
 from shardwright.operators.info import (
     Array,
     Emitter,
@@ -196,6 +196,7 @@ class HeadLogSumAndPick(OverChunks):
     """
 
     name = "head_log_sum_and_pick"
+    positions = (2,)
     of_reals = True
     between = "..."
     passes = 1
@@ -221,11 +222,6 @@ class HeadLogSumAndPick(OverChunks):
         """Whether there is a fourth operand."""
         return len(self.operand_types) == 4
 
-    @property
-    def product_flops(self) -> float:
-        """Count the product."""
-        return self.flops
-
     def results(self, differentiated: list[str]) -> list[str]:
         """Return that of log sums, and of the logits at labels."""
         return ["... p", "..."]
@@ -236,7 +232,6 @@ class HeadLogSumAndPick(OverChunks):
 
     def make_dtypes(self) -> tuple[str, ...]:
         """Return the type of log sums."""
-        require_integers(self, 2)
         return self.wide, self.wide
 
     def kernel(self, view: ShardView, *operands: Array) -> tuple[Array, ...]:
@@ -274,6 +269,7 @@ class HeadLogSumAndPickGradient(OverChunks):
     """
 
     name = "head_log_sum_and_pick_gradient"
+    positions = (5,)
     linear = ((2, 3),)
     between = "... p, ..., ... p, ..."
     passes = 3
@@ -298,11 +294,6 @@ class HeadLogSumAndPickGradient(OverChunks):
         """Whether there is a seventh operand."""
         return len(self.operand_types) == 7
 
-    @property
-    def product_flops(self) -> float:
-        """Count all operations."""
-        return self.flops
-
     def results(self, differentiated: list[str]) -> list[str]:
         """Return that of hidden states, weight and bias."""
         return differentiated
@@ -314,7 +305,6 @@ class HeadLogSumAndPickGradient(OverChunks):
 
     def make_dtypes(self) -> tuple[str, ...]:
         """Return the types of hidden states, weight and bias."""
-        require_integers(self, 5)
         differentiated = (*self.operand_types[:2], *self.operand_types[6:])
         return tuple(kind.dtype for kind in differentiated)
 

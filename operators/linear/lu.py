@@ -10,7 +10,6 @@ import numpy as np
 
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Value
-from shardwright.operators.indexing.gather import require_integers
 from shardwright.operators.info import (
     Array,
     Emitter,
@@ -34,13 +33,10 @@ class Pivots(Decomposition):
     """
 
     name = "lu_pivots"
+    result_dtype = "int64"
     results_notation = "... k^"
     products = 1 / 3
     examples = (Example(("f64[3, 3]",)), Example(("f64[2, 4, 3]",)), Example(("f64[2, 5]",)))
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return positions."""
-        return ("int64",)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Eliminate with exchanges."""
@@ -60,6 +56,8 @@ class PivotsToPermutation(OperatorInfo):
     """The order of ``rows`` rows that successive exchanges make."""
 
     name = "pivots_to_permutation"
+    result_dtype = "int64"
+    positions = (0,)
     defaults: ClassVar = {"rows": 1}
     examples = (
         Example(("i64[3]",), {"rows": 4}, {0: (0, 4)}),
@@ -73,11 +71,6 @@ class PivotsToPermutation(OperatorInfo):
             raise IRError(f"`{self.name}`: exchanges {shape} of {rows} rows, expected no more")
         rule = resolve("... k^ -> ... m^", [shape], {"m": rows})
         return Rule(rule.operands, rule.results, rule.sizes, {**rule.kinds, "m": "whole"})
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return positions."""
-        require_integers(self, 0)
-        return ("int64",)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Exchange one by one."""

@@ -58,6 +58,7 @@ class MatMul(Product):
     """
 
     name = "matmul"
+    result_dtype = "common"
     defaults: ClassVar = {"transpose_a": False, "transpose_b": False, **Product.defaults}
     linear = ((0,), (1,))
     flops_per_point = 2.0
@@ -76,15 +77,6 @@ class MatMul(Product):
         right = "n k+" if self.attributes["transpose_b"] else "k+ n"
         notation = f"... {left}, ... {right} -> ... m n"
         return resolve(notation, [operand.shape for operand in self.operand_types])
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of both operands."""
-        return (self.common_dtype(),)
-
-    @property
-    def product_flops(self) -> float:
-        """Count all operations."""
-        return self.flops
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Multiply."""
@@ -121,6 +113,7 @@ class ContractLeading(Product):
     """Contract every dimension but the last: the gradient of a weight that is shared by a batch."""
 
     name = "contract_leading"
+    result_dtype = "common"
     linear = ((0,), (1,))
     flops_per_point = 2.0
     examples = (Example(("f64[2, 4, 6]", "f64[2, 4, 2]")),)
@@ -130,15 +123,6 @@ class ContractLeading(Product):
         leading = " ".join(f"k{i}+" for i in range(self.operand_types[0].rank - 1))
         shapes = [operand.shape for operand in self.operand_types]
         return resolve(f"{leading} m, {leading} n -> m n", shapes)
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of both operands."""
-        return (self.common_dtype(),)
-
-    @property
-    def product_flops(self) -> float:
-        """Count all operations."""
-        return self.flops
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Multiply as two matrices."""

@@ -37,9 +37,7 @@ _NEAR_ONE = Example(("f64[3, 3]", "f64[3, 4]"), ranges={0: (1, 2)})
 class OfSquare(OperatorInfo):
     """The base of operators on square matrices."""
 
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of all operands."""
-        return (self.common_dtype(),) * len(self.rule.results)
+    result_dtype = "common"
 
     @property
     def products(self) -> float:
@@ -234,6 +232,8 @@ def _exponential(a: Array) -> Array:
 class Reflections(OperatorInfo):
     """The base of products of Householder reflections, and of their gradient."""
 
+    result_dtype = "common"
+
     def check(self) -> None:
         """Refuse more columns than rows, and more reflections than columns."""
         (rows, columns), count = self.operand_types[0].shape[-2:], self.operand_types[1].shape[-1]
@@ -242,10 +242,6 @@ class Reflections(OperatorInfo):
                 f"`{self.name}`: {count} reflections in columns of {rows} by {columns} matrices, "
                 "expected no more than columns, and no more columns than rows"
             )
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of all operands."""
-        return (self.common_dtype(),) * len(self.rule.results)
 
     @property
     def flops(self) -> float:

@@ -179,11 +179,6 @@ class NF4MatMul(Product, WithWorkspace):
         rows = prod(self.operand_types[0].shape[:-1])
         return 2.0 * rows * prod(self.operand_types[2].shape) * BLOCK
 
-    @property
-    def product_flops(self) -> float:
-        """Count all operations."""
-        return self.flops
-
     def workspace_bytes(self, operands: Sequence[Layout], mesh: Mesh) -> float:
         """Return the bytes of the unpacked weight."""
         elements = prod(operands[2].slice_shape(self.operand_types[2].shape, mesh)) * BLOCK

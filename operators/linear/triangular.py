@@ -32,6 +32,7 @@ class SolveTriangular(OperatorInfo):
     """
 
     name = "solve_triangular"
+    result_dtype = "common"
     defaults: ClassVar = {"lower": True, "transposed": False, "unit_diagonal": False}
     linear = ((1,),)
     flops_per_point = 1.0
@@ -51,10 +52,6 @@ class SolveTriangular(OperatorInfo):
         read, found = ("j^", "i^") if self.attributes["transposed"] else ("i^", "j^")
         notation = f"... i^ j^, ... {read} n -> ... {found} n"
         return resolve(notation, [operand.shape for operand in self.operand_types])
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of both operands."""
-        return (self.common_dtype(),)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Solve."""
@@ -97,10 +94,6 @@ class Cholesky(OperatorInfo):
         """Keep the matrices whole."""
         check_square(self)
         return resolve("... i^ j^ -> ... i^ j^", [self.operand_types[0].shape])
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of the matrices."""
-        return (self.operand_types[0].dtype,)
 
     @property
     def flops(self) -> float:

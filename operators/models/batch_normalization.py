@@ -292,6 +292,7 @@ class MovingWeights(OperatorInfo):
     """
 
     name = "moving_weights"
+    result_dtype = "attribute"
     defaults: ClassVar = {"shape": (), "dtype": "float32", "factor": 1.0}
     flops_per_point = 0.0
     examples = (Example((), {"shape": (4, 3), "dtype": "float64", "factor": 0.5}),)
@@ -308,10 +309,6 @@ class MovingWeights(OperatorInfo):
         if not sizes:
             raise IRError("weights of a moving average need one dimension at least")
         return resolve(f"-> {' '.join(sizes)}", [], sizes)
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type that the attribute names."""
-        return (self.attributes["dtype"],)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Raise the factor to powers by the global index."""

@@ -125,15 +125,12 @@ class CountNonfinite(OperatorInfo):
     """The number of elements that are infinite or NaN."""
 
     name = "count_nonfinite"
+    result_dtype = "int64"
     examples = (Example(("f64[4, 6]",)), Example(("f64[]",)))
 
     def make_rule(self) -> Rule:
         """Sum over all dimensions."""
         return summed(self.operand_types[0].shape)
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return int64: the counts of ranks are added."""
-        return ("int64",)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Count."""

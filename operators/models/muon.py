@@ -42,6 +42,7 @@ class MuonDirection(OperatorInfo):
     """
 
     name = "muon_direction"
+    result_dtype = "attribute"
     defaults: ClassVar = {"momentum": 0.95, "nesterov": True, "dtype": "bfloat16"}
     linear = ((0, 1),)
     flops_per_point = 8.0
@@ -57,10 +58,6 @@ class MuonDirection(OperatorInfo):
         if shapes[0] != shapes[1]:
             raise IRError(f"gradient and state have the shapes {shapes[:2]}, one expected")
         return resolve(f"..., ...{', ' * (len(shapes) - 2)} -> ...", shapes)
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type that the attribute names."""
-        return (self.attributes["dtype"],)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Combine; a program that runs in another floating-point type stays in it."""

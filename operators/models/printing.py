@@ -17,6 +17,7 @@ class PrintValue(OperatorInfo):
     """
 
     name = "print_value"
+    result_dtype = "int64"
     defaults: ClassVar = {"message": "", "number": 0}
     flops_per_point = 0.0
     examples = (Example(("f64[4, 6]",)), Example(("i64[]",), {"message": "count:"}))
@@ -24,10 +25,6 @@ class PrintValue(OperatorInfo):
     def make_rule(self) -> Rule:
         """Sum zeros over all dimensions."""
         return summed(self.operand_types[0].shape)
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return int64."""
-        return ("int64",)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Print."""

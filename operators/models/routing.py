@@ -21,7 +21,6 @@ import numpy as np
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Value
 from shardwright.ir.types import Ragged
-from shardwright.operators.indexing.gather import require_integers
 from shardwright.operators.info import (
     Array,
     Emitter,
@@ -51,17 +50,13 @@ class WithinCapacity(OperatorInfo):
 
     name = "within_capacity"
     notation = "g s^ k^ -> g s k"
+    positions = (0,)
     defaults: ClassVar = {"experts": 1, "capacity": 1}
     flops_per_point = 10.0
     examples = (
         Example(("i64[4, 6, 2]",), {"experts": 3, "capacity": 3}),
         Example(("i64[2, 5, 1]",), {"experts": 2, "capacity": 2}, {0: (-1, 4)}),
     )
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of the choices."""
-        require_integers(self, 0)
-        return (self.operand_types[0].dtype,)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Sort choices by expert, and count in each."""
@@ -88,7 +83,12 @@ class Routed(OperatorInfo):
     row counts once, however often the token chose the expert.
     """
 
-    chosen_at: ClassVar[int] = 1
+    positions = (1,)
+
+    @property
+    def chosen_at(self) -> int:
+        """The place of the choices."""
+        return self.positions[0]
 
     @property
     def is_weighted(self) -> bool:
@@ -105,11 +105,6 @@ class Routed(OperatorInfo):
     def flops(self) -> float:
         """Count a product and a sum for each feature of each row, filled or not."""
         return 2.0 * self.rule.points / self.rule.sizes["k"]
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of the first operand."""
-        require_integers(self, self.chosen_at)
-        return (self.operand_types[0].dtype,)
 
     def resolve_routed(self, notation: str, experts: int | None = None) -> Rule:
         """Return the rule of a notation with ``T`` for tokens and ``K`` for what choices have.
@@ -241,7 +236,7 @@ class RoutingWeightGradient(Routed):
     """The product of each token with the row of each of its choices."""
 
     name = "routing_weight_gradient"
-    chosen_at = 2
+    positions = (2,)
     examples = (Example(("f64[2, 4, 3]", "f64[4, 2, 4, 3]", "i64[2, 4, 2]"), {}, {2: (-1, 5)}),)
 
     def make_rule(self) -> Rule:
@@ -268,6 +263,7 @@ class RoutingWeightGradient(Routed):
 class Grouped(Product):
     """The base of products of the rows of experts, ``[expert, token..., feature]``."""
 
+    result_dtype = "common"
     linear = ((0,), (1,))
     flops_per_point = 2.0
 
@@ -275,15 +271,6 @@ class Grouped(Product):
     def tokens(self) -> tuple[str, ...]:
         """The factors of tokens."""
         return tuple(f"t{i}" for i in range(self.operand_types[0].rank - 2))
-
-    @property
-    def product_flops(self) -> float:
-        """Count all operations."""
-        return self.flops
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of both operands."""
-        return (self.common_dtype(),)
 
 
 @register

@@ -150,6 +150,7 @@ class LearningRate(OperatorInfo):
 
     name = "learning_rate"
     notation = "->"
+    result_dtype = "float64"
     defaults: ClassVar = {"rate": 0.01}
     examples = (
         Example(("i64[]",), {"rate": "0.1 * 0.5 ** floor(step / 3)"}, {0: (0, 9)}),
@@ -163,10 +164,6 @@ class LearningRate(OperatorInfo):
         except OptionError as error:
             raise IRError(error.what, hint=error.hint) from None
         return super().make_rule()
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return float64: rates are numbers of the host, like those that are attributes."""
-        return ("float64",)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Compute the rate."""

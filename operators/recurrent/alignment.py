@@ -43,10 +43,6 @@ class OverAlignments(OperatorInfo):
         sizes = self.rule.sizes
         return self.operations * sizes["t"] * sizes["b"] * (2 * sizes["s"] + 1)
 
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of the probabilities."""
-        return (self.operand_types[0].dtype,)
-
     def paths(self, logs: Array, labels: Array, steps: Array, counts: Array) -> "Paths":
         """Return the paths of samples."""
         return Paths(logs, labels, steps, counts, self.attributes["blank"])

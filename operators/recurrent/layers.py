@@ -31,6 +31,7 @@ class OverSteps(Product):
     step reads all features of the state of the step before.
     """
 
+    result_dtype = "common"
     defaults: ClassVar = {"cell": "lstm", "reverse": False, **Product.defaults}
     first: ClassVar[int]  # cotangents before the operands of the layer, for each tensor of a state
 
@@ -78,15 +79,6 @@ class OverSteps(Product):
         shapes = [operand.shape for operand in self.operand_types]
         sizes = {"k": self.cell.gates, "h": shapes[self.begin + 1][1]}
         return resolve(f"{', '.join(operands)} -> {', '.join(results)}", shapes, sizes)
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of all operands."""
-        return (self.common_dtype(),) * len(self.rule.results)
-
-    @property
-    def product_flops(self) -> float:
-        """Count the products of the states with the recurrent weights, and none of the gates."""
-        return self.flops
 
     def in_order(self, x: Array) -> Array:
         """Return steps in the order in which the cell takes them, or back."""

@@ -32,6 +32,7 @@ class LinearRecurrence(OperatorInfo):
     """
 
     name = "linear_recurrence"
+    result_dtype = "common"
     defaults: ClassVar = {"axis": -1, "reverse": False}
     of_reals = True
     flops_per_point = 2.0
@@ -58,10 +59,6 @@ class LinearRecurrence(OperatorInfo):
         state, whole = " ".join(names[:axis] + names[axis + 1 :]), " ".join(names)
         operands = [whole, whole, *[state] * (len(shapes) == 3)]
         return resolve(f"{', '.join(operands)} -> {whole}", shapes)
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of all operands."""
-        return (self.common_dtype(),)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Take the steps one by one."""

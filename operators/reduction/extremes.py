@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from shardwright.operators.indexing.gather import local_positions, require_integers
+from shardwright.operators.indexing.gather import local_positions
 from shardwright.operators.indexing.scatter import ByTuples, IntoTensor
 from shardwright.operators.info import (
     Array,
@@ -42,6 +42,7 @@ class UnsortedSegmentExtremum(OperatorInfo):
     split unless it is ``differentiable``; then no extremum lies beyond that number.
     """
 
+    positions = (1,)
     defaults: ClassVar = {"segments": 1, "differentiable": True}
     examples: ClassVar[tuple[Example, ...]] = (
         Example(("f64[2, 4, 3]", "i64[2, 4]"), {"segments": 2}, {1: (0, 2)}),
@@ -68,11 +69,6 @@ class UnsortedSegmentExtremum(OperatorInfo):
         rows, row = _names("i", len(segments), mark), _names("e", len(x) - len(segments))
         sizes = {"v": self.attributes["segments"]}
         return resolve(f"{rows} {row}, {rows} -> v {row}", shapes, sizes)
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of the rows."""
-        require_integers(self, 1)
-        return (self.operand_types[0].dtype,)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Compare the rows of equal segments."""
@@ -104,6 +100,8 @@ def _segment_extrema(function: np.ufunc, view: ShardView, x: Array, segments: Ar
 class UnsortedSegmentExtremumGradient(OperatorInfo):
     """The cotangents of the extrema of segments, at the rows that attain them."""
 
+    result_dtype = 1
+    positions = (2,)
     linear = ((0,),)
     examples: ClassVar[tuple[Example, ...]] = (
         Example(("f64[2, 3]", "f64[2, 4, 3]", "i64[2, 4]"), ranges={2: (0, 2)}),
@@ -122,11 +120,6 @@ class UnsortedSegmentExtremumGradient(OperatorInfo):
         rows = _names("i", len(shapes[2]), "^")
         row = _names("e", len(shapes[1]) - len(shapes[2]))
         return resolve(f"v+ {row}, {rows} {row}, {rows} -> {rows} {row}", shapes)
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of the rows."""
-        require_integers(self, 2)
-        return (self.operand_types[1].dtype,)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Share the cotangent of each segment among the rows that attain the extremum."""
@@ -177,6 +170,7 @@ class ScatterNdExtremum(IntoTensor):
 class ScatterNdExtremumGradient(ByTuples):
     """The cotangent of `scatter_nd_max` or of the least: by the tensor, and by the slices."""
 
+    positions = (2,)
     linear = ((0,),)
     examples: ClassVar[tuple[Example, ...]] = (
         Example(("f64[6, 4]", "f64[6, 4]", "i64[4, 1]", "f64[4, 4]"), ranges={2: (0, 6)}),
@@ -192,7 +186,6 @@ class ScatterNdExtremumGradient(ByTuples):
 
     def make_dtypes(self) -> tuple[str, ...]:
         """Return the types of the tensor and of the slices."""
-        require_integers(self, 2)
         return (self.operand_types[1].dtype, self.operand_types[3].dtype)
 
     def kernel(self, view: ShardView, *operands: Array) -> tuple[Array, ...]:

@@ -75,10 +75,6 @@ class ClipByNorm(OperatorInfo):
         POSITIVE.check("clip_norm", self.attributes["clip_norm"])
         return super().make_rule()
 
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of the tensor."""
-        return (self.operand_types[0].dtype,)
-
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Scale."""
         tensor, total = operands

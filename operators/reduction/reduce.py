@@ -316,6 +316,7 @@ class ArgMax(Reduction):
     """Position of the greatest element along the one dimension ``axis``; the first among equals."""
 
     name = "argmax"
+    result_dtype = "int64"
     function: ClassVar[Callable[..., Any]] = staticmethod(np.argmax)
     defaults: ClassVar = {"axis": -1, "keep_dims": False}
     examples = (
@@ -342,10 +343,6 @@ class ArgMax(Reduction):
                 f"{self.attributes['axis']} of a tensor of {self.operand_types[0].rank} dimensions"
             )
         return super().make_rule()
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of positions."""
-        return ("int64",)
 
     def kernel(self, view: ShardView, *operands: Array) -> Array:
         """Search."""

@@ -32,6 +32,7 @@ class ConvolutionFamily(Product, Windowed):
     Samples, groups, channels of both sides, and windows may be split.
     """
 
+    result_dtype = "common"
     defaults: ClassVar = {
         **{"stride": 1, "padding": 0, "dilation": 1, "groups": 1, **PLACEMENT},
         **Product.defaults,
@@ -45,10 +46,6 @@ class ConvolutionFamily(Product, Windowed):
     def geometry(self) -> tuple[Windows, Shape, Shape]:
         """The windows, the space of the operand, and that of the result."""
         raise NotImplementedError
-
-    def make_dtypes(self) -> tuple[str, ...]:
-        """Return the type of both operands."""
-        return (self.common_dtype(),)
 
     def make_rule(self) -> Rule:
         """Contract the factors that the result lacks."""
@@ -107,11 +104,6 @@ class ConvolutionFamily(Product, Windowed):
         sizes = self.rule.sizes
         channels = sizes["n"] * sizes["a"] * sizes["b"] * sizes.get("g", 1)
         return 2.0 * channels * self.windows.taps * prod(self.after)
-
-    @property
-    def product_flops(self) -> float:
-        """Count all operations."""
-        return self.flops
 
     def copied_elements(self, shapes: Sequence[Shape]) -> float:
         """Return the elements that the kernel of a rank copies into columns; of points none.
