@@ -1,8 +1,9 @@
 """What the converters of all frontends share: emitting operators in the types that they need."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from math import isfinite
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -21,61 +22,29 @@ FUNCTIONS = (
 )
 
 
-class Emits(Protocol):
-    """What emits operators, in every frontend."""
+class Emits(ABC):
+    """What emits operators, in every frontend.
 
-    def emit(self, operator: str, *operands: Value, **attributes: Any) -> Value:
-        """Emit an operator of our IR."""
-
-    def constant(self, data: Any, dtype: str) -> Value:
-        """Return an array as a value."""
-
-    def like(self, data: Any, value: Value) -> Value:
-        """Return an array of the element type of a value."""
-
-    def cast(self, value: Value, dtype: str) -> Value:
-        """Return a value in another element type."""
-
-    def reshape(self, value: Value, shape: Sequence[int]) -> Value:
-        """Return a value in another shape."""
-
-    def transpose(self, value: Value, permutation: Sequence[int]) -> Value:
-        """Return a value with its dimensions reordered."""
-
-
-class Emitting:
-    """An application of an operator of another system, which emits operators of ours.
-
-    Parameters
+    Attributes
     ----------
     emission : Emission
         The graph that grows.
-    results : tuple of TensorType
-        Types of its results.
-    views : dict of str to Value
-        The tensors that reshaped ones are made of; shared by all applications.
     """
 
-    def __init__(
-        self, emission: Emission, results: tuple[TensorType, ...], views: dict[str, Value]
-    ) -> None:
-        self.emission = emission
-        self.results = results
-        self.views = views
+    emission: Emission
+
+    @abstractmethod
+    def constant(self, data: Any, dtype: str) -> Value:
+        """Return an array as a value."""
+
+    @abstractmethod
+    def reshape(self, value: Value, shape: Sequence[int]) -> Value:
+        """Return a value in another shape."""
 
     @property
     def build(self) -> Builder:
         """The builder of the graph."""
         return self.emission.build
-
-    def producer(self, name: str) -> Node | None:
-        """Return the node of a value that was emitted before; None for inputs and parameters."""
-        return self.emission.producer(name)
-
-    @property
-    def result(self) -> TensorType:
-        """Type of the first result."""
-        return self.results[0]
 
     def emit(self, operator: str, *operands: Value, **attributes: Any) -> Value:
         """Emit an operator of our IR."""
@@ -84,17 +53,6 @@ class Emitting:
     def emit_all(self, operator: str, *operands: Value, **attributes: Any) -> tuple[Value, ...]:
         """Emit an operator of our IR with several results."""
         return self.build.emit_all(operator, *operands, **attributes)
-
-    def value(self, item: Item) -> Value:
-        """Return a tensor as a value of the program."""
-        if isinstance(item, Constant):
-            return self.emission.enter(item)
-        assert isinstance(item, Value)
-        return item
-
-    def constant(self, data: Any, dtype: str) -> Value:
-        """Return an array as a value."""
-        return self.value(Constant(np.asarray(data, numpy_dtype(dtype)), dtype))
 
     def like(self, data: Any, value: Value) -> Value:
         """Return an array of the element type of a value."""
@@ -142,16 +100,6 @@ class Emitting:
         size = self.emit("mod", self.emit("mul", a, sign), self.emit("abs", b))
         return self.emit("mul", size, sign)
 
-    def reshape(self, value: Value, shape: Sequence[int]) -> Value:
-        """Return a value in another shape, of a reshaped one by a single reshape."""
-        shape = tuple(int(n) for n in shape)
-        source = self.views.get(value.name, value)
-        if source.type.shape == shape:
-            return source
-        found = self.emit("reshape", source, shape=shape)
-        self.views[found.name] = source
-        return found
-
     def transpose(self, value: Value, permutation: Sequence[int]) -> Value:
         """Return a value with its dimensions reordered."""
         permutation = tuple(permutation)
@@ -191,3 +139,54 @@ class Emitting:
         order = [d for d in range(value.type.rank) if d != axis] + [axis]
         product = self.emit("matmul", self.transpose(value, order), self.like(matrix, value))
         return self.transpose(product, np.argsort(order).tolist())
+
+
+class Emitting(Emits):
+    """An application of an operator of another system, which emits operators of ours.
+
+    Parameters
+    ----------
+    emission : Emission
+        The graph that grows.
+    results : tuple of TensorType
+        Types of its results.
+    views : dict of str to Value
+        The tensors that reshaped ones are made of; shared by all applications.
+    """
+
+    def __init__(
+        self, emission: Emission, results: tuple[TensorType, ...], views: dict[str, Value]
+    ) -> None:
+        self.emission = emission
+        self.results = results
+        self.views = views
+
+    def producer(self, name: str) -> Node | None:
+        """Return the node of a value that was emitted before; None for inputs and parameters."""
+        return self.emission.producer(name)
+
+    @property
+    def result(self) -> TensorType:
+        """Type of the first result."""
+        return self.results[0]
+
+    def value(self, item: Item) -> Value:
+        """Return a tensor as a value of the program."""
+        if isinstance(item, Constant):
+            return self.emission.enter(item)
+        assert isinstance(item, Value)
+        return item
+
+    def constant(self, data: Any, dtype: str) -> Value:
+        """Return an array as a value."""
+        return self.value(Constant(np.asarray(data, numpy_dtype(dtype)), dtype))
+
+    def reshape(self, value: Value, shape: Sequence[int]) -> Value:
+        """Return a value in another shape, of a reshaped one by a single reshape."""
+        shape = tuple(int(n) for n in shape)
+        source = self.views.get(value.name, value)
+        if source.type.shape == shape:
+            return source
+        found = self.emit("reshape", source, shape=shape)
+        self.views[found.name] = source
+        return found

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from shardwright.frontends.common.call import Emits
+from shardwright.frontends.common.emission import Emission
 from shardwright.frontends.common.errors import NeedsConstantError, UnsupportedError
 from shardwright.frontends.common.items import Constant, Item, as_item
 from shardwright.frontends.onnx.conversion import Conversion, Scope
@@ -13,7 +15,7 @@ from shardwright.ir.types import TensorType
 from shardwright.operators.info import Array
 
 
-class Call:
+class Call(Emits):
     """An application of an ONNX operator.
 
     Parameters
@@ -134,21 +136,14 @@ class Call:
 
     # Results
 
-    def emit(self, operator: str, *operands: Value, **attributes: Any) -> Value:
-        """Emit an operator of our IR."""
-        return self.importer.build.emit(operator, *operands, **attributes)
-
-    def emit_all(self, operator: str, *operands: Value, **attributes: Any) -> tuple[Value, ...]:
-        """Emit an operator of our IR with several results."""
-        return self.importer.build.emit_all(operator, *operands, **attributes)
+    @property
+    def emission(self) -> Emission:  # type: ignore[override]
+        """The graph that grows: another one while constants are computed."""
+        return self.importer.emission
 
     def constant(self, data: Any, dtype: str) -> Value:
         """Return a constant as a value."""
         return self.importer.constant(np.asarray(data), dtype)
-
-    def like(self, data: Any, value: Value) -> Value:
-        """Return a constant of the element type of a value."""
-        return self.constant(data, value.type.dtype)
 
     def scalar(self, position: int) -> float | int | None:
         """Return the only element of a constant input; None if it has several or is trained."""
@@ -158,21 +153,10 @@ class Call:
         number: float | int = item.array.reshape(()).item()
         return number
 
-    def cast(self, value: Value, dtype: str) -> Value:
-        """Return a value in another element type."""
-        return value if value.type.dtype == dtype else self.emit("cast", value, dtype=dtype)
-
     def reshape(self, value: Value, shape: Sequence[int]) -> Value:
         """Return a value in another shape."""
         shape = tuple(int(n) for n in shape)
         return value if value.type.shape == shape else self.emit("reshape", value, shape=shape)
-
-    def transpose(self, value: Value, permutation: Sequence[int]) -> Value:
-        """Return a value with its dimensions reordered."""
-        permutation = tuple(permutation)
-        if permutation == tuple(range(value.type.rank)):
-            return value
-        return self.emit("transpose", value, permutation=permutation)
 
     def run(self, operator: str, *items: Item | Array, **attributes: Any) -> Any:
         """Convert another ONNX operator in the place of this one, and return its first result."""
