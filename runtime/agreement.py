@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 
 from shardwright.ir.errors import ExecutionError, ShardwrightError
+from shardwright.ir.files.waiting import ANSWER
 from shardwright.operators.info import Array
 from shardwright.runtime.encrypted import messaging
 from shardwright.runtime.faults import STANDING
@@ -26,7 +27,6 @@ from shardwright.runtime.messages import (
     encoded,
     gathered_from_all,
 )
-from shardwright.runtime.waiting import ANSWER
 
 if sys.platform != "win32":
     from fcntl import ioctl

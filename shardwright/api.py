@@ -61,10 +61,10 @@ from shardwright.runtime import (
     train,
 )
 from shardwright.runtime.checkpoints import (
-    KEPT,
     Checkpoint,
     CheckpointWriter,
     Progress,
+    Writing,
     begin_writing,
     check_keeping,
     check_program,
@@ -233,7 +233,7 @@ def run(
     save: str | Path | None = None,
     save_every: int | None = None,
     checkpoints: str | Path | None = None,
-    keep: int = KEPT,
+    keep: int = Writing.keep,
     stop: Callable[[], bool] | None = None,
     timeline: str | Path | RunTimeline | None = None,
 ) -> Iterator[StepRecord]:
@@ -456,7 +456,7 @@ def _check_saving(
 ) -> None:
     """Refuse a checkpoint that cannot be written, before training for it."""
     check_keeping(keep)
-    if keep != KEPT and folder is None:
+    if keep != Writing.keep and folder is None:
         raise OptionError("`keep` has no effect without `checkpoints`")
     if every is not None:
         POSITIVE_INTEGER.check("save_every", every)

@@ -9,7 +9,7 @@ from threading import Thread
 
 from ortools.sat.python import cp_model
 
-_WAKING = 0.1  # seconds
+from shardwright.ir.files.waiting import LOOK
 
 
 def solve_model(
@@ -30,11 +30,11 @@ def solve_model(
 
     try:
         Thread(target=solve).start()  # which an interrupt may end, too
-        while not wait([result], _WAKING).done:
+        while not wait([result], LOOK).done:
             pass  # a waiting thread does not receive a signal that another thread got
     except BaseException:
         while not (result.cancel() or result.done()):
             solver.stop_search()  # a search that is just starting ignores the first stop
-            wait([result], _WAKING)
+            wait([result], LOOK)
         raise
     return result.result()

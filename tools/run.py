@@ -30,7 +30,7 @@ from shardwright.runtime import (
     check_capacity,
 )
 from shardwright.runtime.agreement import check_equal, differing_process, in_all, told_once
-from shardwright.runtime.checkpoints import KEPT
+from shardwright.runtime.checkpoints import Writing
 from shardwright.runtime.flat.rank_timeline import (
     RunTimeline,
     check_timeline_file,
@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="write checkpoints there at the end and at an interrupt, every rank its slices",
     )
-    text = f"how many of these stay, the newest (default {KEPT}; 0: all)"
+    text = f"how many of these stay, the newest (default {Writing.keep}; 0: all)"
     add_number(parser, "--keep", NOT_NEGATIVE_INTEGER, text, "N")
     text = "write the checkpoint after every N steps, too"
     add_number(parser, "--save-every", POSITIVE_INTEGER, text, "N")
@@ -148,7 +148,7 @@ def run(arguments: argparse.Namespace) -> int:
             save=arguments.save,
             save_every=arguments.save_every,
             checkpoints=arguments.checkpoints,
-            keep=KEPT if arguments.keep is None else arguments.keep,
+            keep=Writing.keep if arguments.keep is None else arguments.keep,
             stop=interrupted,
             timeline=timeline,
         )

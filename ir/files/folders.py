@@ -14,17 +14,14 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from time import sleep
+from time import monotonic, sleep
 from typing import Final
+
+from shardwright.ir.files.waiting import ANSWER, LOOK
 
 _WRITING: Final = ".shardwright-writing"  # not complete yet: nobody reads it
 _WRITTEN: Final = ".shardwright-written"  # complete: it goes before what is beside it
 _OBSOLETE: Final = ".obsolete"  # in it: names of files that the new ones have no place for
-
-# Attempts to lock a folder, and seconds between two. A plan is written within two seconds; half of
-# ten would do, and twice as long only delays the message.
-_ATTEMPTS: Final = 200
-_PAUSE: Final = 0.05
 
 # What file systems without locks answer. There a writer holds nothing, and nothing is swept.
 NO_LOCKS: Final = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
@@ -41,15 +38,16 @@ def locked(folder: Path, *, alone: bool) -> Iterator[None]:
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        for attempt in range(_ATTEMPTS):
+        end = monotonic() + ANSWER
+        while True:
             try:
                 fcntl.flock(descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if attempt == _ATTEMPTS - 1:
+                if monotonic() > end:
                     what = "another process writes or reads there"
                     raise OSError(errno.EBUSY, what, str(folder)) from None
-                sleep(_PAUSE)
+                sleep(LOOK)
             except OSError as error:
                 if error.errno not in NO_LOCKS:
                     raise

@@ -24,8 +24,8 @@ from shardwright.ir.files.folders import is_name, member
 # the memory before a file is refused.
 MOST_BYTES: Final = 2**28
 
-# Of lists and mappings within each other; a plan has 9, and Python's own limit is some 1,000. Half
-# would refuse no known file, and twice as many could exceed Python's limit in what reads them.
+# Of lists, mappings and variables within each other; a plan has 9, and Python's own limit is some
+# 1,000. Half would refuse no known file, and twice as many could exceed that limit in readers.
 DEEPEST: Final = 100
 
 # Characters of a number; a float has 25, and the work is their square. Half would do, and twice as

@@ -13,12 +13,12 @@ from functools import lru_cache
 from typing import Any
 
 from shardwright.ir.errors import OptionError
+from shardwright.ir.files.waiting import ANSWER
 from shardwright.ir.optional import optional
 from shardwright.planner.code import code_digest
 from shardwright.planner.executor_names import DASK
 from shardwright.planner.executors.workers import Run, answer_of
 
-_SECONDS_TO_CONNECT = 10.0  # twice as many only delay the error where nobody answers
 _OTHERWISE = "install the same version of shardwright there, and the plugins that are loaded here"
 
 
@@ -131,7 +131,7 @@ def dask_workers(address: str, run: Run) -> Elsewhere:
     distributed = optional("distributed", extra="dask", need="`executor` dask")
     place = f"tcp://{address.removeprefix(DASK)}"
     try:
-        client = distributed.Client(place, timeout=_SECONDS_TO_CONNECT, set_as_default=False)
+        client = distributed.Client(place, timeout=ANSWER, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
         raise OptionError(
             f"`executor` is {address}, where no Dask scheduler answers",

@@ -11,11 +11,11 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from typing import Any, Generic, TypeVar
 
 from shardwright.ir.errors import NotFoundError, ShardwrightError, ShardwrightWarning
+from shardwright.ir.files.waiting import WATCH
 from shardwright.planner.executors.workers import Forked, Workers, answer_of
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
-_SECONDS = 5.0  # seconds between two looks at which workers there are
 _AGAIN = "it is done again"
 _ENDED = "ended before its answer"
 
@@ -88,7 +88,7 @@ class Tasks(Generic[Task, Answer]):
 
     def _receive(self, workers: Workers) -> None:
         """Wait for answers, and take them."""
-        done, _ = wait(self._running, timeout=_SECONDS, return_when=FIRST_COMPLETED)
+        done, _ = wait(self._running, timeout=WATCH, return_when=FIRST_COMPLETED)
         for name in workers.lost():
             warnings.warn(
                 f"the worker {name} has gone; its tasks are done again",

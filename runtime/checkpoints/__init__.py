@@ -24,7 +24,6 @@ from shardwright.runtime.checkpoints.reading import (
 )
 from shardwright.runtime.checkpoints.resharding import reshard
 from shardwright.runtime.checkpoints.runs import (
-    KEPT,
     begin_writing,
     check_keeping,
     checked_newest,
@@ -34,7 +33,6 @@ from shardwright.runtime.checkpoints.runs import (
 from shardwright.runtime.checkpoints.writing import CheckpointWriter, Writing
 
 __all__ = [
-    "KEPT",
     "MANIFEST",
     "Checkpoint",
     "CheckpointWriter",

@@ -25,15 +25,13 @@ from shardwright.runtime.checkpoints.writing import (
 from shardwright.runtime.communicator import Communicator
 from shardwright.runtime.faults import RESTART_VARIABLE, RUN_VARIABLE
 
-KEPT = 3  # checkpoints that stay unless another number is asked for
-
 
 def begin_writing(
     directory: Path,
     graph: Graph,
     communicator: Communicator,
     *,
-    keep: int = KEPT,
+    keep: int = Writing.keep,
     asynchronous: bool = True,
     resumed: Checkpoint | None = None,
     run: str | None = None,

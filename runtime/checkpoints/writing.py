@@ -22,6 +22,7 @@ import numpy as np
 from shardwright.ir.errors import ExecutionError, OutputError, PlanError
 from shardwright.ir.files.aside import commit, discard
 from shardwright.ir.files.folders import make_folder, synced, write_synced
+from shardwright.ir.files.waiting import LOOK
 from shardwright.ir.files.writing import check_folder, failing_as
 from shardwright.ir.graph import Graph
 from shardwright.operators.info import Array
@@ -47,7 +48,6 @@ from shardwright.runtime.checkpoints.tensor_file import library, write_tensors
 from shardwright.runtime.communicator import ONE_DEVICE, Communicator
 from shardwright.runtime.faults import STANDING, new_run
 from shardwright.runtime.state import State
-from shardwright.runtime.waiting import LOOK
 
 _WHAT = "the checkpoint"
 _NOTE = "rank.{}.json"

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from shardwright.runtime.waiting import ANSWER, LOOK, WATCH
+from shardwright.ir.files.waiting import ANSWER, LOOK, WATCH
 
 # Callers at a time that are not known yet: each holds a thread. A process of the run is closed out
 # only where so many call while it answers; twice as many cost a stranger's machine twice as much.

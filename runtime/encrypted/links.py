@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from shardwright.ir.errors import ExecutionError
+from shardwright.ir.files.waiting import ARRIVAL, RETRY, WATCH
 from shardwright.runtime.encrypted.door import Door
 from shardwright.runtime.messages import MOST_BYTES
-from shardwright.runtime.waiting import RETRY, WATCH
 
 Key = tuple[int, int, int]  # of a message: who sent it, the group, the tag
 _HEAD = struct.Struct("<qqq")  # group, tag, number of bytes
@@ -25,7 +25,6 @@ _WELCOME = b"\1"  # what answers it
 _BYE = -1  # in place of the number of bytes
 _MOST = MOST_BYTES  # of a message
 _PIECE = 2**24  # bytes; memory for more is taken when so many have come
-_SECONDS = 60.0  # to connect, and to part
 
 
 class Links:
@@ -87,7 +86,7 @@ class Links:
         self, number: int, address: tuple[str, int], context: ssl.SSLContext
     ) -> ssl.SSLSocket:
         """Return a connection to another process, which has answered on it."""
-        end = time.monotonic() + _SECONDS
+        end = time.monotonic() + ARRIVAL
         while True:
             try:
                 return self._called(address, context)
@@ -101,7 +100,7 @@ class Links:
             time.sleep(RETRY)
 
     def _called(self, address: tuple[str, int], context: ssl.SSLContext) -> ssl.SSLSocket:
-        raw = socket.create_connection(address, _SECONDS)
+        raw = socket.create_connection(address, ARRIVAL)
         try:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             stream = context.wrap_socket(raw, server_hostname=address[0])
@@ -248,15 +247,15 @@ class Links:
             except OSError:
                 continue  # it has ended before
         with self._changed:
-            self._changed.wait_for(lambda: len(self._parted) == len(self._others), _SECONDS)
+            self._changed.wait_for(lambda: len(self._parted) == len(self._others), ARRIVAL)
         for stream in self._out.values():
             stream.close()
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
         with self._changed:
-            if not self._changed.wait_for(condition, _SECONDS):
+            if not self._changed.wait_for(condition, ARRIVAL):
                 missing = sorted(set(self._others) - self._heard)
-                raise ExecutionError(f"{what} within {_SECONDS:.0f} s: {missing} are missing")
+                raise ExecutionError(f"{what} within {ARRIVAL:.0f} s: {missing} are missing")
 
 
 def _read(stream: ssl.SSLSocket, length: int) -> bytearray:

@@ -14,12 +14,13 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Final
 
+from shardwright.ir.files.waiting import WATCH
+
 # What the launcher tells its ranks: the folder of the boards, the name that all starts of a run
 # have, and the number of this start.
 BOARD_VARIABLE: Final = "SHARDWRIGHT_BOARD"
 RUN_VARIABLE: Final = "SHARDWRIGHT_RUN"
 RESTART_VARIABLE: Final = "SHARDWRIGHT_RESTART"
-BEAT: Final = 0.5  # seconds between two counts of the thread
 _TEXT: Final = 1024  # bytes of a text
 _PID, _PHASE, _STEPS, _IN_STEP, _WAITS, _SERIAL, _BEATS, _SIGNAL, _MOMENT = range(9)
 _PLACE, _ERROR, _CHECKPOINT = range(3)  # texts, each after its length
@@ -105,7 +106,7 @@ class Board:
         def count() -> None:
             while True:
                 self._numbers[_BEATS] += 1
-                time.sleep(BEAT)
+                time.sleep(WATCH)
 
         threading.Thread(target=count, daemon=True, name="board").start()
 

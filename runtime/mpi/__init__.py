@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.ir.errors import ExecutionError, ShardwrightError
+from shardwright.ir.files.waiting import ANSWER
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.communication.collectives import Communication, Groups
 from shardwright.operators.communication.rings import Turns
@@ -60,7 +61,6 @@ from shardwright.runtime.mpi.buffers import (
 )
 from shardwright.runtime.mpi.rows import exchanging_rows, moves_rows
 from shardwright.runtime.under_way import Request
-from shardwright.runtime.waiting import ANSWER
 
 
 @dataclass

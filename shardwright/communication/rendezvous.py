@@ -18,14 +18,19 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from shardwright.communication.processes import Processes, joined
-from shardwright.communication.secret import UnknownCallerError, check_caller, introduce, secret_at
+from shardwright.communication.secret import (
+    LINE,
+    UnknownCallerError,
+    check_caller,
+    introduce,
+    secret_at,
+)
 from shardwright.ir.errors import ModelError
+from shardwright.ir.files.waiting import ARRIVAL, RETRY
 from shardwright.runtime.encrypted.door import BACKLOG, Door
-from shardwright.runtime.waiting import ARRIVAL, RETRY
 
 _ROLES = ("MS_SCHED", "MS_WORKER")
 _KEY, _VALUE, _NAME = 64, 1024, 256  # greatest lengths in PMI-1
-_LINE = 4096  # greatest length of a message
 # Lines of a log about strangers, each of some 100 bytes: a few tell who has the wrong secret, and
 # twice as many tell no more.
 _MOST_TOLD = 100
@@ -266,7 +271,7 @@ class Scheduler:
         state = _Connection()
         try:
             with connection, connection.makefile("r", errors="replace") as lines:
-                while line := lines.readline(_LINE):
+                while line := lines.readline(LINE):
                     self._answer(_parsed(line), state, connection)
         except OSError:
             pass

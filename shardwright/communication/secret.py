@@ -14,11 +14,11 @@ from ipaddress import ip_address
 from typing import Final
 
 from shardwright.ir.errors import ModelError
-from shardwright.runtime.waiting import ANSWER
+from shardwright.ir.files.waiting import ANSWER
 
 SECRET_VARIABLE: Final = "SHARDWRIGHT_SECRET"
 _LEAST: Final = 16  # characters of a secret: 64 random bits in hexadecimal digits
-_LINE: Final = 256  # greatest length of a line that is exchanged here, in bytes
+LINE: Final = 4096  # greatest length of a line that is exchanged, in bytes
 
 
 class UnknownCallerError(Exception):
@@ -118,7 +118,7 @@ def _in_time(connection: socket.socket) -> Iterator[None]:
 def _line(connection: socket.socket) -> str:
     """Return the next line, and read nothing behind it."""
     found = bytearray()
-    while len(found) < _LINE:
+    while len(found) < LINE:
         byte = connection.recv(1)
         if not byte:
             raise UnknownCallerError("the connection is closed")

@@ -21,7 +21,7 @@ import numpy as np
 
 from shardwright.dataset.profile import PROFILE
 from shardwright.ir.errors import ModelError
-from shardwright.runtime.waiting import END
+from shardwright.ir.files.waiting import END
 
 
 @dataclass

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from shardwright.ir.errors import ModelError
+from shardwright.ir.files.waiting import ARRIVAL, RETRY
 from shardwright.ir.types import numpy_dtype
 from shardwright.operators.info import Array
-from shardwright.runtime.waiting import ARRIVAL, RETRY
 from shardwright.server.cache import RowCache
 from shardwright.server.member import Member
 from shardwright.server.messages import bytes_of, message, with_data
@@ -22,7 +22,6 @@ from shardwright.server.store import NEVER, Task
 from shardwright.server.tables import Division, Ids, divisions
 from shardwright.server.transport import LONG, PIECE_BYTES, CallError, Connection
 
-RETURN = 120.0  # seconds for a server to come back
 _MOST_KEPT = 2**28  # bytes of pushes that are kept for one server before it is asked to save
 _ROWS = 2**16  # rows in a message
 T = TypeVar("T")
@@ -159,7 +158,7 @@ class Client:
         member, number = self.member, link.number
         member.wait_for(
             lambda: member.servers[number],
-            RETURN,
+            ARRIVAL,
             f"server {number} has ended early, and has not come back",
         )
         address, caller = member.servers[number], member.caller

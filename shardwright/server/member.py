@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shardwright.ir.errors import ModelError
-from shardwright.runtime.waiting import ARRIVAL, RETRY
+from shardwright.ir.files.waiting import ARRIVAL, RETRY
 from shardwright.server.callers import Caller
 from shardwright.server.messages import message
 from shardwright.server.scheduler import WORKER

@@ -19,11 +19,11 @@ from shardwright.communication.processes import (
 )
 from shardwright.communication.secret import secret_at
 from shardwright.ir.errors import ModelError, OptionError
+from shardwright.ir.files.waiting import ARRIVAL, RETRY, SAVING
 from shardwright.ir.values import check_choice
 from shardwright.operators.info import Array
 from shardwright.runtime.encrypted import Library, Links, address_of, send_with
 from shardwright.runtime.encrypted.door import BACKLOG
-from shardwright.runtime.waiting import ARRIVAL, RETRY, SAVING
 from shardwright.server import context
 from shardwright.server.callers import Caller
 from shardwright.server.checkpoints import Checkpoints

@@ -20,11 +20,11 @@ from shardwright.ir.errors import ModelError, PlanError
 from shardwright.ir.values import NOT_NEGATIVE, NOT_NEGATIVE_INTEGER, wrong_value
 from shardwright.runtime.agreement import Vote, from_first
 from shardwright.runtime.checkpoints import (
-    KEPT,
     Checkpoint,
     CheckpointWriter,
     Progress,
     Start,
+    Writing,
     begin_writing,
     check_keeping,
     checked_newest,
@@ -81,7 +81,7 @@ class Checkpoints(Callback):
         directory: str | Path,
         every: int = 100,
         seconds: float = 0,
-        keep: int = KEPT,
+        keep: int = Writing.keep,
         asynchronous: bool = True,
         resume: bool | str | Path | None = None,
     ) -> None:

@@ -103,7 +103,7 @@ def test_a_cluster_that_cannot_run_tasks_is_refused(monkeypatch):
 
 @has_dask
 def test_an_address_without_a_scheduler_is_refused(monkeypatch):
-    monkeypatch.setattr(elsewhere, "_SECONDS_TO_CONNECT", 0.5)
+    monkeypatch.setattr(elsewhere, "ANSWER", 0.5)
     with pytest.raises(OptionError) as error:
         elsewhere.dask_workers("dask://127.0.0.1:9", abs)
     assert str(error.value) == (

@@ -21,9 +21,9 @@ from shardwright.communication.processes import FAST_VARIABLE
 from shardwright.communication.rendezvous import Meeting, Scheduler
 from shardwright.communication.secret import SECRET_VARIABLE
 from shardwright.ir.errors import ModelError, PackageError
+from shardwright.ir.files.waiting import ARRIVAL, END, LOOK, SAVING
 from shardwright.ir.values import NOT_NEGATIVE_INTEGER, POSITIVE, POSITIVE_INTEGER, Range
 from shardwright.runtime.faults import BOARD_VARIABLE, RESTART_VARIABLE, RUN_VARIABLE, new_run
-from shardwright.runtime.waiting import END, LOOK, SAVING
 from shardwright.server.scheduler import WORKER
 from shardwright.tools.console.arguments import UsageError, add_number
 from shardwright.tools.console.endings import ExitCode, say, terminated_as_interrupted
@@ -32,7 +32,6 @@ from shardwright.tools.launch.servers import Run
 from shardwright.tools.launch.supervision import MPI_LAUNCHER, Supervisor
 
 _WORKER = "shardwright.tools.launch.worker"
-_TIMEOUT = 300.0  # seconds
 _PORTS = Range(whole=True, least=1, below=2**16)
 
 
@@ -78,8 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     text = "times to start again after a rank has died, failed or stood still (default 0)"
     add_number(parser, "--restarts", NOT_NEGATIVE_INTEGER, text, "N", 0)
-    text = f"seconds that a rank may stand still while others wait (default {_TIMEOUT:g})"
-    add_number(parser, "--timeout", POSITIVE, text, "SECONDS", _TIMEOUT)
+    text = f"seconds that a rank may stand still while others wait (default {ARRIVAL:g})"
+    add_number(parser, "--timeout", POSITIVE, text, "SECONDS", ARRIVAL)
     text = f"seconds in which ranks that are asked to end may save (default {SAVING:g})"
     add_number(parser, "--grace", POSITIVE, text, "SECONDS", SAVING)
     parser.add_argument("script", type=Path, metavar="SCRIPT", help="a Python file")
@@ -217,7 +216,7 @@ def _check_servers(arguments: argparse.Namespace, hosts: int) -> None:
             "`--fast` has no effect with parameter servers, which add gradients themselves",
             hint="leave it out",
         )
-    if arguments.timeout != _TIMEOUT:
+    if arguments.timeout != ARRIVAL:
         raise UsageError(
             "`--timeout` is given, and there are parameter servers",
             hint="write `set_ps_context(heartbeat_timeout=...)` in the script",

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shardwright.runtime.waiting import END, LOOK, SAVING
+from shardwright.ir.files.waiting import END, LOOK, SAVING
 from shardwright.server.context import SCHEDULER
 from shardwright.server.deaths import DEATHS_VARIABLE, death
 from shardwright.server.scheduler import SERVER, WORKER

@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shardwright.ir.files.waiting import END
 from shardwright.ir.units import MOST_NAMES
 from shardwright.runtime.faults import Board, Phase, board_path
-from shardwright.runtime.waiting import END
 from shardwright.tools.launch.segments import Segments
 
 MPI_LAUNCHER = -1  # in place of a rank: it has started them all

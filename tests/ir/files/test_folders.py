@@ -147,7 +147,7 @@ def test_writers_wait_for_each_other_and_readers_see_one_of_them(tmp_path: Path)
 def test_a_folder_that_another_does_not_let_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folders, "_PAUSE", 0.0)
+    monkeypatch.setattr(folders, "ANSWER", 0.0)
     with locked(tmp_path, alone=False), pytest.raises(OutputError) as caught:
         write_files(tmp_path, NEW, "it")
     assert str(caught.value) == (

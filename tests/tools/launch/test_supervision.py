@@ -64,7 +64,7 @@ def test_what_a_rank_notes_is_read_by_others(tmp_path, monkeypatch):
     standing.fail("a later one")
     assert (board.phase, board.error) == (Phase.FAILED, "ValueError: two lines")
     beats = board.beats
-    time.sleep(1.2 * board_module.BEAT)
+    time.sleep(1.2 * board_module.WATCH)
     assert board.beats > beats
 
 

@@ -24,7 +24,8 @@ Half of it doubles the tries; twice as much delays the start of a run by up to 0
 """
 
 ANSWER: Final = 10.0
-"""For the other end of a connection to say who it is, or of a pipe to read what was written to it.
+"""For another process to say who it is at the other end of a connection, to read what was written
+to its pipe, or to let go of a folder, which takes two seconds where it writes a plan.
 
 A network's longest way takes one second. Half would do; twice as much lets strangers hold
 connections, and processes that hang delay an error, for longer.
@@ -43,7 +44,8 @@ Half of it cuts the saving of large states off; twice as much is more than those
 """
 
 ARRIVAL: Final = 300.0
-"""For all processes of a run to arrive, on machines that may not be up yet.
+"""For a process of a run to arrive where others wait for it: its machine may not be up yet, or it
+comes back after its end, or one of its steps takes long.
 
 Half may be short for that; twice as much only delays the message.
 """
