@@ -5,12 +5,11 @@ import shlex
 from collections.abc import Iterator, Mapping
 
 from shardwright.frontends.configs.reading import Reading, Several
-from shardwright.ir.files.reading import MOST_DIGITS
+from shardwright.ir.files.reading import DEEPEST, MOST_DIGITS
 
 _ASSIGNED = re.compile(r"^\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)(\+?)=(?!\()(.*)$")
 _VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
 _SUM = re.compile(r"\$\(\(\s*([^()]*?)\s*\)\)")
-_DEPTH = 8  # depth to which variables stand in variables
 # Characters of a script with its variables written out. Published scripts have some 10,000; half
 # would refuse none of them, and twice as many take twice the memory before a script is refused.
 _LONGEST = 10_000_000
@@ -125,7 +124,7 @@ def _is_value(word: str) -> bool:
 
 def _expanded(text: str, variables: _Variables) -> str:
     """Return a text with the variables that are known, and products of whole numbers."""
-    for _ in range(_DEPTH):
+    for _ in range(DEEPEST):
         before = text
         text = _VARIABLE.sub(variables.substitute, text)
         text = _SUM.sub(lambda m: _computed(m[1], variables), text)

@@ -22,7 +22,6 @@ from shardwright.frontends.torch.private import (
 )
 from shardwright.ir.errors import ModelError
 
-_ROUNDS = 4  # rounds of decomposition
 # The operator that raises an error where equations could not be solved.
 _SOLVED = "aten._linalg_check_errors"
 # Operators that write to statistics, which their schemas do not say.
@@ -78,15 +77,17 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
 
     Each round traces the whole program again; the first one makes it functional, too.
     """
-    for done in range(_ROUNDS + 1):
+    known: dict[Any, Any] | None = None
+    while True:
         nodes = [node for graph in _graphs(program) for node in graph.nodes]
         unknown = {node.target for node in nodes if not is_known(node.target)}
         table = default_decompositions() if unknown else {}
         chosen = {target: table[target] for target in unknown if target in table}
-        if done and not chosen:
+        if known is not None and chosen.keys() <= known.keys():
             break
+        known = {**(known or {}), **chosen}
         with whole_traces(_inner_traces(program)):
-            program = program.run_decompositions(chosen)
+            program = program.run_decompositions(known)
     for graph in _graphs(program):
         _drop_checks(graph)
     return program

@@ -11,12 +11,12 @@ from math import inf, pi, sqrt
 
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.common.gradients.terms import Term
+from shardwright.frontends.common.patterns.masks import HIDDEN
 from shardwright.operators.info import OperatorInfo
 from shardwright.operators.reduction.reduce import reduced_axes
 from shardwright.operators.windows.pooling import MaxPool
 
 Composition = Callable[[OperatorInfo, Sequence[Term]], Sequence[Term]]
-_MASKED = -1e38  # a score whose exponential is zero in every element type, and which is finite
 
 
 def _silu(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
@@ -196,7 +196,7 @@ def _attention(info: OperatorInfo, terms: Sequence[Term]) -> Sequence[Term]:
             scores = scores + mask.where(is_seen, 0)
         seen = is_seen if seen is None else seen.apply("logical_and", is_seen)
     if seen is not None:
-        scores = scores.where(seen, _MASKED)
+        scores = scores.where(seen, HIDDEN)
     weights = _with_sinks(scores, sinks) if sinks else scores.apply("softmax")
     if seen is not None:  # a query without keys
         weights = weights.where(seen, 0)

@@ -15,10 +15,7 @@ from shardwright.operators.builder import Builder
 from shardwright.operators.info import Array
 from shardwright.operators.models.routing import choices_within
 
-_MOST_WEIGHTS = 16  # values that may be the weights of choices and are tried, the last ones first
-_MOST_OUTS = 24  # values after the experts that may be the sum and are tried, the first ones first
-_MOST_SLOT_OUTS = 6  # of them where masks bring back slots, whose runs are long
-_MOST_STEPS = 4000  # nodes that are looked at for where a value comes from
+_TRIED = 24  # values that may be the weights of choices, or the sum after the experts: the nearest
 _SAME = ("reshape", "expand_dims", "squeeze", "identity")
 _MOVING = (*_SAME, "broadcast_to", "transpose", "gather")
 CHOOSING = {"top_k": 1, "argmax": 0}  # and which result is the choice
@@ -126,7 +123,7 @@ class Candidate:
             name = node.name
             if all(name in one for one in reached) and self._has_tokens(name):
                 found.append(name)
-                if len(found) == (_MOST_SLOT_OUTS if self.capacity else _MOST_OUTS):
+                if len(found) == _TRIED:
                     break
         return found
 
@@ -151,7 +148,7 @@ class Candidate:
             for name in reversed(order)
             if name in near and values[name].type.is_float and self._has_weights(values[name].type)
         ]
-        return found[:_MOST_WEIGHTS]
+        return found[:_TRIED]
 
     def _has_weights(self, kind: TensorType) -> bool:
         """Return whether there is a number for each choice, or, of slots, for each expert."""
@@ -292,7 +289,7 @@ def _map(
 def cone(graph: Graph, names: Iterable[str], stops: Iterable[str] = ()) -> set[str]:
     """Return the values that others depend on, up to some, and up to choices."""
     found, todo, ends = set[str](), list(names), {*stops}
-    while todo and len(found) < _MOST_STEPS:
+    while todo:
         name = todo.pop()
         if name in found:
             continue

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 
 from shardwright.frontends.jax.primitive_call import Call
+from shardwright.ir.files.reading import DEEPEST
 from shardwright.ir.graph import Node, Value
 from shardwright.ir.types import numpy_dtype
 
 Span = tuple[float, float]
-# Nodes that are followed to bound a position; a longer chain counts as unbounded.
-_MOST_DEEP = 24
 _SAME_NUMBERS = frozenset(
     {"reshape", "broadcast_to", "slice", "transpose", "identity", "reverse", "stop_gradient"}
 )
@@ -145,11 +144,11 @@ def _joined(*spans: Span) -> Span:
 
 
 def _span(call: Call, name: str, depth: int) -> Span:
-    """Return the span of a value, from the operators that made it."""
+    """Return the span of a value, from the operators that made it; of a long chain, any number."""
     node = call.producer(name)
     if name in call.notes.spans:
         return call.notes.spans[name]
-    if node is None or depth > _MOST_DEEP or node.results[0].type.is_float:
+    if node is None or depth > DEEPEST or node.results[0].type.is_float:
         return -np.inf, np.inf
     found = _met(_spanned(call, node, depth + 1), _of_type(node.results[0].type.dtype))
     call.notes.spans[name] = found

@@ -23,7 +23,6 @@ from shardwright.ir.types import TensorType
 
 # Parameters that are written, joined or chosen, beside those that say where.
 _DATA = {"x", "other", "value", "values", "src", "source", "tensors"}
-_MOST_FACTORS = 8  # of a power that is a product
 
 
 def _whole(call: Call, x: Value, argument: str = "x") -> tuple[Value, Value]:
@@ -149,10 +148,11 @@ for _name, _function in _FUNCTIONS.items():
 def _power(call: Call, x: Operand, exponent: Operand) -> Value:
     base = parts_of(call, x, "x")
     is_count = isinstance(exponent, int) or (isinstance(exponent, float) and exponent.is_integer())
-    if is_count and 1 <= exponent <= _MOST_FACTORS:  # type: ignore[operator]
+    if is_count and exponent >= 1:  # type: ignore[operator]
         found = base
-        for _ in range(int(exponent) - 1):  # type: ignore[arg-type]
-            found = product_of(call, found, base)
+        for digit in f"{int(exponent):b}"[1:]:  # type: ignore[arg-type]
+            found = product_of(call, found, found)
+            found = product_of(call, found, base) if digit == "1" else found
         return joined(call, *found)
     zero = call.emit("zeros_like", base[0])
     logarithm = _log(call, (base[0], zero if base[1] is None else base[1]))

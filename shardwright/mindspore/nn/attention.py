@@ -3,13 +3,12 @@
 from math import sqrt
 
 from shardwright import nn as own
+from shardwright.frontends.common.patterns.masks import HIDDEN
 from shardwright.ir.errors import ModelError
 from shardwright.ir.values import POSITIVE_INTEGER, check_flag, wrong_value
 from shardwright.nn.cell import Cell
 from shardwright.parameter import Parameter
 from shardwright.tensor import Tensor, apply, apply_all
-
-_HIDDEN = -1e30  # a score whose exponential is 0 in every element type, as that of -inf is
 
 
 class MultiheadAttention(Cell):
@@ -162,4 +161,4 @@ def _added(mask: Tensor, dtype: str) -> Tensor:
     """Return what a mask adds to scores."""
     if mask.type.is_float:
         return mask.astype(dtype)
-    return mask.astype(dtype) * _HIDDEN
+    return mask.astype(dtype) * HIDDEN
