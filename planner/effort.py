@@ -17,7 +17,11 @@ SMALL = 600
 """Options of the problems of a plan up to which all plans are met that may be faster."""
 
 FRONTIER = 40
-"""Plans of ever tighter limits that are met at most of such a problem, or of a cut in stages."""
+"""Plans of ever tighter limits that are met at most of such a problem, or of a cut in stages; and
+cuts in stages, of which all are tried where there are no more."""
+
+CORRECTIONS = 5
+"""Times that a limit is lowered by what the program of a plan takes beyond it: buffers, mostly."""
 
 ROUGH_WITHIN = 5e-3
 """Gap at which a search within the memory limit ends, for a bound or where memory is short."""

@@ -14,6 +14,9 @@ from shardwright.solver.work import Budget
 MOMENT = 0.05
 """Seconds of work that are too short for another phase, or for another run of CP-SAT."""
 
+SLICE = 4.0
+"""Seconds of work of a run of CP-SAT at least, and of the cost of the least memory."""
+
 MOST_ENTRIES = 1_000_000
 """Largest number of table entries for CP-SAT: building its model takes seconds then."""
 

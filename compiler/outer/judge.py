@@ -15,6 +15,7 @@ from shardwright.compiler.outer.kept_prices import KeptPricing
 from shardwright.compiler.outer.least_computation import ALONE, LeastComputation
 from shardwright.compiler.outer.named_plans import NamedPlans
 from shardwright.compiler.plans.compiled import Compiled
+from shardwright.compiler.stages.shared import keep
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.weighted.intervals import LINKS, ResourceWeights
 from shardwright.ir.errors import (
@@ -43,7 +44,6 @@ from shardwright.solver.work import Budget
 
 WITHOUT_LIMIT = "search without the memory limit"
 WITHIN_LIMIT = "rough search within the memory limit"
-_KEPT = 2  # problems that a process keeps for the next task
 
 LayoutsOn = Callable[[Mesh | None], Mapping[str, Layout]]
 """Returns the layouts of the inputs on a mesh, as far as the user decides them."""
@@ -402,9 +402,7 @@ class ProgramJudge:
         assert configuration.mesh is not None
         options, weights = self.options_of(configuration), self._weights()
         request = self._request_on(configuration.mesh, options, weights, budget, known)
-        self.requests[configuration] = request
-        while len(self.requests) > _KEPT:
-            self.requests.popitem(last=False)
+        keep(self.requests, configuration, request)
         return request
 
     def _weights(self) -> ResourceWeights | None:

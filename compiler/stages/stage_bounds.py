@@ -43,7 +43,6 @@ from shardwright.search.budget_note import FOR_A_BOUND
 from shardwright.solver.work import Budget
 
 Floats = NDArray[np.float64]
-_ROUNDS = 4  # rounds, each of which adds the critical path of the best cut
 
 
 @dataclass
@@ -101,9 +100,7 @@ class CutBounds:
             mean = np.mean(groups, axis=0)
             paths.append(PathCounts(mean, np.zeros(self.passes.shape[:2]), self._ends(mean)))
         best = self._refined(paths)
-        for _ in range(_ROUNDS):
-            if best.cut is None:
-                return best
+        while best.cut is not None:
             path = self._critical(best.cut)
             if self._length(path, best.cut) <= best.value * (1 + RISE):
                 break

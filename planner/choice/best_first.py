@@ -57,15 +57,13 @@ from shardwright.planner.executor_names import PROCESSES
 from shardwright.planner.executors.chosen import workers_of
 from shardwright.planner.executors.tasks import Tasks
 from shardwright.search.options import Progress
+from shardwright.solver.methods import MOMENT
 from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 from shardwright.solver.work import Budget
 
 T = TypeVar("T")
 SEARCHED = "search within the memory limit"
 CORES = 2  # that a search is meant for: its budget is that of one configuration on each
-
-MOMENT = 1e-3
-"""Seconds of work that a task may spend at least."""
 
 _TOGETHER: dict[Question, int] = {"price": 4, "plan": 1, "search": 2}
 """Tasks of a round: more of what takes a second than of what takes ten.

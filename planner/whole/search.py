@@ -50,11 +50,9 @@ from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 from shardwright.solver.work import Budget
 
 _ROUNDS = 8  # searches by weights, both with the memory limit and without
-_ROUNDS_WITHIN = 4  # searches by weights of a large program within the limit: they take longer
 _SHARE_WITHIN = 1 / 8  # share of the remaining budget that such a search may take
 _SHARES = (1.0, 0.98, 0.95, 0.85)  # shares of the memory limit, tried in turn: windows need room
-_ROOM = 0.01  # relative speed-up by a wider window that is worth another search
-_WIDE = 0.02  # relative gap above which the links get more weight
+_ROOM = 0.01  # relative speed-up that another window, or more weight of the links, must promise
 _MORE_LINKS = (0.1, 0.2)  # weights of the links that are then tried
 
 
@@ -187,7 +185,7 @@ class WholeSearch:
             If the first search finds nothing: why it does not fit is known elsewhere.
         """
         is_limited = memory_limit is not None
-        for _ in range(_ROUNDS_WITHIN if is_limited and self._is_large else _ROUNDS):
+        for _ in range(_ROUNDS):
             weights = None if self._is_late else self.planes.next(self.step, is_short=is_limited)
             # The second search by the same weights is no rough one, and a third finds no more.
             if weights is None or self._count(weights, memory_limit) > 1:
@@ -270,7 +268,7 @@ class WholeSearch:
         communicate less may be faster.
         """
         for links in _MORE_LINKS:
-            is_wide = self.step > self.planes.bound * (1 + _WIDE) and not self._is_done
+            is_wide = self.step > self.planes.bound * (1 + _ROOM) and not self._is_done
             if self.is_short or self._is_late or not is_wide:
                 return
             with suppress(NoPlanError):
