@@ -14,10 +14,10 @@ from typing import Any
 from shardwright.dataflow.batch_split import AXIS, BatchSplit
 from shardwright.dataflow.cotangents import cotangent_flow
 from shardwright.ir.attributes import Attributes
-from shardwright.ir.decisions import Decisions, SharedLayout
+from shardwright.ir.decisions import Decisions
 from shardwright.ir.errors import IRError, OptionError, ShardwrightError
 from shardwright.ir.graph import Graph, Node, Value
-from shardwright.ir.layout import Layout, Strategy
+from shardwright.ir.layout import Layout, SharedLayout, Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.text import node_text
 from shardwright.ir.types import TensorType

@@ -4,43 +4,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from shardwright.ir.layout import Layout, Strategy
+from shardwright.ir.layout import Layout, SharedLayout, Strategy
 from shardwright.ir.mesh import Mesh
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class SharedLayout:
-    """The layout of a tensor that its readers share.
-
-    Parameters
-    ----------
-    layout : Layout
-        The tensor is redistributed to this layout once; readers of other layouts start from it.
-    gradient : tuple of str
-        The axes over which its cotangents are partial when they are added up.
-    saved : bool
-        Whether the first reader that saves the tensor for backward saves it in this layout; for
-        the account of memory only.
-    remade : int
-        Whether and when the tensor is recomputed for backward; for the account of memory only.
-    """
-
-    layout: Layout
-    gradient: tuple[str, ...] = ()
-    saved: bool = False
-    remade: int = 0
-
-    @property
-    def cotangent(self) -> Layout:
-        """The layout in which cotangents are added up."""
-        return self.layout.with_partial(self.gradient)
-
-    def renamed(self, names: Mapping[str, str], mesh: Mesh) -> "SharedLayout":
-        """Return the shared layout under a permutation of axes."""
-        gradient = mesh.ordered(names[axis] for axis in self.gradient)
-        return SharedLayout(self.layout.renamed(names, mesh), gradient, self.saved, self.remade)
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ from itertools import islice
 from typing import TypeVar, cast
 
 from shardwright.ir.attributes import Attributes, FrozenAttributes
-from shardwright.ir.decisions import SharedLayout
 from shardwright.ir.errors import IRError
-from shardwright.ir.layout import Layout, Strategy
+from shardwright.ir.layout import Layout, SharedLayout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.provenance import COPIES, ParameterRole, Provenance
 from shardwright.ir.types import TensorType

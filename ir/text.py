@@ -35,10 +35,9 @@ from functools import lru_cache
 from math import isinf
 
 from shardwright.ir.attributes import Attribute, Attributes, FrozenAttributes
-from shardwright.ir.decisions import SharedLayout
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Graph, Node, Parameter, Value
-from shardwright.ir.layout import Layout, Strategy
+from shardwright.ir.layout import Layout, SharedLayout, Strategy
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.provenance import ROLES, ParameterRole, Provenance
 from shardwright.ir.types import Ragged, TensorType, dtype_from_short, short_dtype

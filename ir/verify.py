@@ -7,10 +7,9 @@ a parameter is updated at most once. ``operators.verify`` adds the rules of oper
 
 from collections.abc import Sequence
 
-from shardwright.ir.decisions import SharedLayout
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Graph, Value
-from shardwright.ir.layout import Layout
+from shardwright.ir.layout import Layout, SharedLayout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.text import node_text, parameter_text, type_text
 

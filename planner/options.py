@@ -10,6 +10,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from textwrap import fill, indent
 from typing import Any, Literal, get_args
 
+import shardwright.planner.option_checks as checks
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.mindspore.allreduce_fusion import Fusion, FusionSettings
 from shardwright.cost_model.mindspore.costs import MindSporeCosts
@@ -27,7 +28,6 @@ from shardwright.operators.models.optimizer_text import NAMES
 from shardwright.operators.models.precision import MASTER, PRECISIONS, GradientType
 from shardwright.passes.expect_imbalance import IMBALANCE
 from shardwright.passes.pipeline import Pipeline
-from shardwright.planner import option_checks as checks
 from shardwright.planner.executor_names import PROCESSES, check_executor, check_workers
 from shardwright.planner.option_checks import (
     SEARCHED,

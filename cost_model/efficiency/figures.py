@@ -7,7 +7,7 @@ others.
 
 from functools import lru_cache
 from itertools import pairwise
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,9 @@ Bytes = Annotated[int, Field(gt=0), AfterValidator(_in_range)]
 Name = Annotated[str, Field(min_length=1)]
 
 Tag = Literal["measured", "fitted", "scaled", "datasheet", "assumed"]
+Library = Literal["cublas", "cublas_deterministic", "transformer_engine"]
+LIBRARIES: tuple[Library, ...] = get_args(Library)
+"""Libraries that have workspaces on a device."""
 COLLECTIVES = (
     "all_reduce",
     "reduce_scatter",

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from shardwright.cost_model.efficiency.figures import (
+    LIBRARIES,
     Bytes,
     CollectiveRate,
     Description,
@@ -18,7 +19,6 @@ from shardwright.cost_model.efficiency.figures import (
     Protocol,
 )
 from shardwright.cost_model.efficiency.kernels import Kernels
-from shardwright.cost_model.efficiency.software import LIBRARIES
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.types import DTYPES
 from shardwright.ir.values import in_words

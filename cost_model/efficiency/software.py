@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import yaml
@@ -22,6 +22,7 @@ from shardwright.cost_model.efficiency.exchange import Gate, Sent
 from shardwright.cost_model.efficiency.figures import (
     Description,
     Figure,
+    Library,
     Name,
     Positive,
     Rate,
@@ -33,9 +34,6 @@ from shardwright.ir.values import in_words
 from shardwright.operators.models.recipes import RECIPES, Casts
 
 IDEAL = "ideal"
-Library = Literal["cublas", "cublas_deterministic", "transformer_engine"]
-LIBRARIES: tuple[Library, ...] = get_args(Library)
-"""Libraries that have workspaces on a device."""
 _PRESETS = files("shardwright.cost_model") / "software"
 
 

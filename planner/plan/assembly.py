@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from shardwright.dataflow.stretches import Stretch
-from shardwright.ir.decisions import Decisions, SharedLayout
+from shardwright.ir.decisions import Decisions
 from shardwright.ir.graph import Graph
-from shardwright.ir.layout import Layout, Strategy
+from shardwright.ir.layout import Layout, SharedLayout, Strategy
 
 
 def assembled(graph: Graph, parts: Sequence[Stretch], plans: Sequence[Decisions]) -> Decisions:

@@ -9,7 +9,8 @@ take as much memory as a cheaper plan whose program does not fit, or whose step 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from shardwright.ir.decisions import Decisions, SharedLayout
+from shardwright.ir.decisions import Decisions
+from shardwright.ir.layout import SharedLayout
 from shardwright.planner.whole.plan import Plan, is_near
 from shardwright.planner.whole.problem import PlanProblem
 from shardwright.search.method import SearchResult

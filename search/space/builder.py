@@ -27,6 +27,7 @@ from shardwright.search.space.draft import (
     operand_end,
     result_end,
     saving_ends,
+    sharing_states,
 )
 from shardwright.search.space.edges import Link, connect
 from shardwright.search.space.ends import Ends
@@ -39,7 +40,7 @@ from shardwright.search.space.saved.recomputation import Recomputable, with_stat
 from shardwright.search.space.saved.regathering import Positions, Regathering, with_regathering
 from shardwright.search.space.saved.tensors import SavedTensors, counted_views
 from shardwright.search.space.sharding import OptimizerSharding
-from shardwright.search.space.shared_layouts import add_shared_layout, sharing_states
+from shardwright.search.space.shared_layouts import add_shared_layout
 from shardwright.search.space.space import Choice, SearchSpace
 from shardwright.search.space.steps import Arguments, Built, RepriceableSpace, Step
 from shardwright.solver.problem import Problem, Variable

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.profile import OFFLOADED, REGATHERED, EdgeLayout, OperatorTable
+from shardwright.ir.layout import SharedLayout
 from shardwright.ir.types import TensorType
 from shardwright.search.space.space import Choice, Edge
 from shardwright.solver.problem import Identity, Pair
@@ -234,3 +235,10 @@ class Draft:
     def tie(self, copy: int, other: int, table: Floats) -> None:
         """Tie the variable of a copy to another variable."""
         self.copies.append(Pair(copy, other, table, "copy"))
+
+
+def sharing_states(draft: Draft, end: EdgeEnd) -> list[bool]:
+    """Return for each option of a shared layout whether the first saver shares it; else nothing."""
+    options = draft.choices[end.variable].options
+    states = [option.saved for option in options if isinstance(option, SharedLayout)]
+    return states if any(states) else []

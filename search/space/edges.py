@@ -16,9 +16,8 @@ from shardwright.cost_model.profile import (
 from shardwright.ir.graph import Value
 from shardwright.ir.layout import Layout
 from shardwright.search.space.context import BuildContext
-from shardwright.search.space.draft import EdgeEnd, is_recomputed
+from shardwright.search.space.draft import EdgeEnd, is_recomputed, sharing_states
 from shardwright.search.space.gradients import GradientTypes
-from shardwright.search.space.shared_layouts import sharing_states
 
 Floats = NDArray[np.float64]
 Booleans = NDArray[np.bool_]

@@ -16,12 +16,12 @@ from shardwright.operators.models.update_steps import state_values
 from shardwright.search.space.casts import pinned_storages
 from shardwright.search.space.context import BuildContext
 from shardwright.search.space.distinct import DistinctLayouts
-from shardwright.search.space.draft import EdgeEnd, saving_ends
+from shardwright.search.space.draft import EdgeEnd, saving_ends, sharing_states
 from shardwright.search.space.edges import connect, reader_conversions
 from shardwright.search.space.gradients import GradientTypes
 from shardwright.search.space.saved.tensors import SavedTensors
 from shardwright.search.space.sharding import UNDIVIDED, OptimizerSharding
-from shardwright.search.space.shared_layouts import add_shared_layout, sharing_states
+from shardwright.search.space.shared_layouts import add_shared_layout
 from shardwright.search.space.space import Choice, Storage
 from shardwright.search.space.storage import (
     StorageBytes,

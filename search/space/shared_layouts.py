@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.profile import ONCE, EdgeLayout
-from shardwright.ir.decisions import SharedLayout
 from shardwright.ir.graph import Value
+from shardwright.ir.layout import SharedLayout
 from shardwright.search.space.context import BuildContext
-from shardwright.search.space.draft import Draft, EdgeEnd
+from shardwright.search.space.draft import EdgeEnd
 from shardwright.search.space.space import Choice
 
 Floats = NDArray[np.float64]
@@ -97,10 +97,3 @@ def _options(
         EdgeLayout(option.layout, option.cotangent if wanted else None) for option in options
     )
     return options, cost, tuple(layouts)
-
-
-def sharing_states(draft: Draft, end: EdgeEnd) -> list[bool]:
-    """Return for each option of a shared layout whether the first saver shares it; else nothing."""
-    options = draft.choices[end.variable].options
-    states = [option.saved for option in options if isinstance(option, SharedLayout)]
-    return states if any(states) else []

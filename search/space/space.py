@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from shardwright.cost_model.profile import OFFLOADED, REGATHERED, WHEN_READ, EdgeLayout
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
-from shardwright.ir.decisions import Decisions, SharedLayout
+from shardwright.ir.decisions import Decisions
 from shardwright.ir.graph import Graph, Node
-from shardwright.ir.layout import Layout, Strategy
+from shardwright.ir.layout import Layout, SharedLayout, Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
 from shardwright.search.space.casts import cast_strategy

@@ -8,7 +8,7 @@ import pytest
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.profile import REGATHERED
-from shardwright.ir.decisions import SharedLayout
+from shardwright.ir.layout import SharedLayout
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.operators.models.precision import PRECISIONS
