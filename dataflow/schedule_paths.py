@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import starmap
 from operator import itemgetter
+from typing import NamedTuple
 
 from shardwright.dataflow.schedules import (
     BACKWARD,
@@ -26,7 +27,6 @@ from shardwright.dataflow.schedules import (
     Action,
     Schedule,
     Segment,
-    execution_order,
 )
 from shardwright.ir.errors import ExecutionError
 
@@ -200,6 +200,9 @@ _Cause = tuple[int, tuple[Transfer, ...]]
 
 _BEGIN: _Cause = (-1, ())
 
+_Moment = tuple[float, _Cause]
+"""When something is ready, and what it waited for."""
+
 
 @dataclass(frozen=True)
 class _Numbered:
@@ -208,12 +211,14 @@ class _Numbered:
     order: tuple[Action, ...]
     segments: tuple[int, ...]  # of each action, by number
     groups: tuple[int, ...]
+    micro_batches: tuple[int, ...]
     numbers: Mapping[Segment, Sequence[int]]  # the action of each micro-batch
 
 
 @lru_cache(maxsize=64)
 def _numbered(schedule: Schedule) -> _Numbered:
-    order = execution_order(schedule)
+    order = schedule.order
+    groups = schedule.by_stage(range(schedule.groups))
     place = {segment: i for i, segment in enumerate(schedule.segments)}
     numbers = {segment: [-1] * schedule.micro_batches for segment in place}
     for number, action in enumerate(order):
@@ -221,9 +226,19 @@ def _numbered(schedule: Schedule) -> _Numbered:
     return _Numbered(
         order,
         tuple(place[action.segment] for action in order),
-        tuple(schedule.group_of(action.stage) for action in order),
+        tuple(groups[action.stage] for action in order),
+        tuple(action.micro_batch for action in order),
         numbers,
     )
+
+
+class _Leaving(NamedTuple):
+    """What leaves a segment for another one."""
+
+    transfer: tuple[Transfer]
+    groups: tuple[int, int]
+    seconds: float
+    readers: Sequence[int]  # the action of each micro-batch, by number
 
 
 class _Simulation:
@@ -238,65 +253,58 @@ class _Simulation:
     ) -> None:
         self.numbered, self.schedule, self.beside = _numbered(schedule), schedule, beside or {}
         self.durations = [durations[segment] for segment in schedule.segments]
-        self.leaving = _leaving(schedule, delays)
-        count = len(self.numbered.order)
-        self.causes: list[_Cause] = [_BEGIN] * count
-        self.links: dict[tuple[int, int], tuple[float, _Cause]] = {}
-        self.arrivals: list[tuple[float, _Cause] | None] = [None] * count
-        self.ready: list[tuple[float, _Cause]] = [(0.0, _BEGIN)] * schedule.groups
+        self.leaving = _leaving(schedule, delays, self.numbered)
+        self.causes: list[_Cause] = []
+        self.links: dict[tuple[int, int], _Moment] = {}
+        self.arrivals: list[_Moment | None] = [None] * len(self.numbered.order)
+        self.ready: list[_Moment] = [(0.0, _BEGIN)] * schedule.groups
 
     def run(self) -> SimulatedSchedule:
         """Return the simulated step."""
-        starts, ends, numbered = [], [], self.numbered
-        pairs = zip(numbered.segments, numbered.groups, strict=True)
+        starts, ends, numbered = list[float](), list[float](), self.numbered
+        runs = zip(numbered.segments, numbered.groups, numbered.micro_batches, strict=True)
         beside = 0  # actions of a pair whose first is just done: they have its start and its end
-        for number, (segment, group) in enumerate(pairs):
+        for number, (segment, group, micro_batch) in enumerate(runs):
             if beside:
                 beside -= 1
             else:
-                (start, cause), pair = self._begin(number, group), self._pair(number)
-                seconds, beside = self.durations[segment], len(pair) - 1
-                if beside:
-                    other = self._begin(number + 1, group)
-                    start, cause = max((start, cause), other, key=itemgetter(0))
-                    seconds = self.beside[pair]
+                begin, seconds = self._begin(number, group), self.durations[segment]
+                if self.beside and len(pair := self._pair(number)) > 1:
+                    begin = max(begin, self._begin(number + 1, group), key=itemgetter(0))
+                    seconds, beside = self.beside[pair], len(pair) - 1
+                start, cause = begin
                 end = start + seconds
             starts.append(start)
             ends.append(end)
-            self.causes[number] = cause
+            self.causes.append(cause)
             self.ready[group] = end, (number, ())
-            for transfer, groups, seconds in self.leaving[segment]:
-                self._send(number, transfer, groups, seconds, end)
+            for leaving in self.leaving[segment]:
+                self._send(leaving, leaving.readers[micro_batch], number, end)
         last = max(range(len(ends)), key=ends.__getitem__, default=-1)
         path = _path_to(last, numbered, self.causes)
         return SimulatedSchedule(numbered.order, tuple(starts), tuple(ends), path)
 
-    def _begin(self, number: int, group: int) -> tuple[float, _Cause]:
+    def _begin(self, number: int, group: int) -> _Moment:
         """Return when an action may begin, and what it waits for."""
-        arrived = self.arrivals[number]
-        return max(self.ready[group], arrived or self.ready[group], key=itemgetter(0))
+        ready, arrived = self.ready[group], self.arrivals[number]
+        return ready if arrived is None or arrived[0] <= ready[0] else arrived
 
     def _pair(self, number: int) -> Pair:
-        """Return the segments that begin with an action: its own alone where pairs run apart."""
+        """Return the segments that begin with an action."""
         action = self.numbered.order[number]
-        return segments_of(action, self.schedule.pairs.get(action, ()) if self.beside else ())
+        return segments_of(action, self.schedule.pairs.get(action, ()))
 
-    def _send(
-        self, number: int, transfer: Transfer, groups: tuple[int, int], seconds: float, now: float
-    ) -> None:
-        sent = now
-        cause: _Cause = (number, (transfer,))
-        if seconds:
-            busy = self.links.get(groups)
-            if busy is not None and busy[0] > now:
-                sent, (source, before) = busy
-                cause = (source, (*before, transfer))
-            self.links[groups] = sent + seconds, cause
-        micro_batch = self.numbered.order[number].micro_batch
-        reader = self.numbered.numbers[transfer[1]][micro_batch]
-        arrived = self.arrivals[reader]
-        if arrived is None or arrived[0] < sent + seconds:
-            self.arrivals[reader] = sent + seconds, cause
+    def _send(self, leaving: _Leaving, reader: int, number: int, now: float) -> None:
+        """Send what leaves an action at its end to its reader."""
+        arrival: _Moment = (now, (number, leaving.transfer))
+        if leaving.seconds:
+            busy = self.links.get(leaving.groups, arrival)
+            sent, (source, before) = busy if busy[0] > now else (now, (number, ()))
+            arrival = sent + leaving.seconds, (source, (*before, *leaving.transfer))
+            self.links[leaving.groups] = arrival
+        known = self.arrivals[reader]
+        if known is None or known[0] < arrival[0]:
+            self.arrivals[reader] = arrival
 
 
 def _path_to(number: int, numbered: "_Numbered", causes: Sequence[_Cause]) -> Path:
@@ -311,17 +319,17 @@ def _path_to(number: int, numbered: "_Numbered", causes: Sequence[_Cause]) -> Pa
 
 
 def _leaving(
-    schedule: Schedule, delays: Mapping[Transfer, float]
-) -> list[list[tuple[Transfer, tuple[int, int], float]]]:
-    """Return for each segment the transfers that leave it, with their groups and seconds.
+    schedule: Schedule, delays: Mapping[Transfer, float], numbered: _Numbered
+) -> list[list[_Leaving]]:
+    """Return what leaves each segment.
 
     Raises
     ------
     ExecutionError
-        If one leads to an earlier segment.
+        If a transfer leads to an earlier segment.
     """
     place = {segment: i for i, segment in enumerate(schedule.segments)}
-    leaving: list[list[tuple[Transfer, tuple[int, int], float]]] = [[] for _ in place]
+    leaving: list[list[_Leaving]] = [[] for _ in place]
     for transfer, seconds in delays.items():
         source, target = transfer
         if not (source in place and target in place and place[source] < place[target]):
@@ -331,7 +339,8 @@ def _leaving(
             )
         groups = (schedule.group_of(source[0]), schedule.group_of(target[0]))
         spent = 0.0 if groups[0] == groups[1] else seconds
-        leaving[place[source]].append((transfer, groups, spent))
+        one = _Leaving((transfer,), groups, spent, numbered.numbers[target])
+        leaving[place[source]].append(one)
     return leaving
 
 

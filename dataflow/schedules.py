@@ -11,7 +11,7 @@ Knows neither programs nor seconds.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from itertools import chain
+from itertools import chain, islice
 from typing import NamedTuple, TypeVar
 
 from shardwright.dataflow.orders import BACKWARD as BACKWARD
@@ -95,6 +95,20 @@ class Schedule:
         found: list[Segment] = [(stage, FORWARD) for stage in stages]
         later = [part for part in self.parts if part != FORWARD]
         return (*found, *((stage, part) for stage in reversed(stages) for part in later))
+
+    @cached_property
+    def order(self) -> tuple[Action, ...]:
+        """All actions in an order in which one process can run them.
+
+        Each group in turn runs what it can, as the queues of sends and receives would allow, and
+        both of a pair when both can run.
+
+        Raises
+        ------
+        ExecutionError
+            If groups wait for each other.
+        """
+        return tuple(_execution_order(self))
 
 
 def make_schedule(name: str, groups: int, chunks: int, micro_batches: int) -> Schedule:
@@ -199,23 +213,23 @@ def forward_only(schedule: Schedule) -> Schedule:
 # Dependences and deadlocks
 
 
-def needed_by(action: Action, stages: int) -> Iterator[Action]:
-    """Yield the actions that one waits for: the neighbours in the chain of its micro-batch.
+def needed_by(segment: Segment, stages: int) -> Iterator[Segment]:
+    """Yield the segments that one waits for: the neighbours in the chain of its micro-batch.
 
     A micro-batch passes the stages forward, then backward; what a stage passes to a later one than
     the next is known in time as well.
     """
-    stage, part, number = action
+    stage, part = segment
     if part == FORWARD:
         if stage:
-            yield Action(stage - 1, FORWARD, number)
+            yield stage - 1, FORWARD
         return
     if part == WEIGHTS:
-        yield Action(stage, BACKWARD, number)
+        yield stage, BACKWARD
         return
-    yield Action(stage, FORWARD, number)
+    yield stage, FORWARD
     if stage + 1 < stages:
-        yield Action(stage + 1, BACKWARD, number)
+        yield stage + 1, BACKWARD
 
 
 def check_schedule(schedule: Schedule) -> None:
@@ -232,35 +246,39 @@ def check_schedule(schedule: Schedule) -> None:
     _check_complete(schedule)
     _check_ascending(schedule)
     _check_pairs(schedule)
-    execution_order(schedule)
+    assert schedule.order  # it raises the error of a deadlock
 
 
 def _check_complete(schedule: Schedule) -> None:
-    wanted = {
-        Action(*segment, number)
-        for segment in schedule.segments
-        for number in range(schedule.micro_batches)
-    }
-    seen: set[Action] = set()
+    runs = {segment: bytearray(schedule.micro_batches) for segment in schedule.segments}
+    on = schedule.by_stage(range(schedule.groups))
     for group, order in enumerate(schedule.actions):
+        own = {segment: run for segment, run in runs.items() if on[segment[0]] == group}
         for action in order:
-            if action in seen:
-                raise _wrong(schedule, f"device group {group} runs {action} again")
-            if action not in wanted or schedule.group_of(action.stage) != group:
+            stage, part, number = action
+            run = own.get((stage, part))
+            if run is None or not 0 <= number < schedule.micro_batches:
                 what = f"device group {group} runs {action}, which is not among its segments"
                 raise _wrong(schedule, what)
-            seen.add(action)
-    for action in sorted(wanted - seen):
-        raise _wrong(schedule, f"no device group runs {action}")
+            if run[number]:
+                raise _wrong(schedule, f"device group {group} runs {action} again")
+            run[number] = True
+    for segment, run in sorted(runs.items()):
+        if not all(run):
+            action = Action(*segment, run.index(False))
+            raise _wrong(schedule, f"no device group runs {action}")
 
 
 def _check_ascending(schedule: Schedule) -> None:
-    last: dict[Segment, Action] = {}
-    for action in chain.from_iterable(schedule.actions):
-        before = last.get(action.segment)
-        if before is not None and before.micro_batch > action.micro_batch:
-            raise _wrong(schedule, f"{action} follows {before}")
-        last[action.segment] = action
+    for order in schedule.actions:
+        last = dict[Segment, int]()
+        for action in order:
+            stage, part, number = action
+            before = last.get((stage, part), number)
+            if before > number:
+                follows = Action(stage, part, before)
+                raise _wrong(schedule, f"{action} follows {follows}")
+            last[stage, part] = number
 
 
 def _check_pairs(schedule: Schedule) -> None:
@@ -271,55 +289,48 @@ def _check_pairs(schedule: Schedule) -> None:
             raise _wrong(schedule, f"a pair is a forward and a backward pass, not {one} and {what}")
 
 
-def execution_order(schedule: Schedule) -> tuple[Action, ...]:
-    """Return all actions in an order in which one process can run them.
+def _execution_order(schedule: Schedule) -> Iterator[Action]:
+    """Yield the actions in the order of `Schedule.order`.
 
-    Each group in turn runs what it can, as the queues of sends and receives would allow, and both
-    of a pair when both can run.
-
-    Raises
-    ------
-    ExecutionError
-        If groups wait for each other.
+    A segment takes the micro-batches in their order, so how many it has ended says which.
     """
-    done: dict[Action, None] = {}
-    at = [0] * schedule.groups
+    waits = {segment: tuple(needed_by(segment, schedule.stages)) for segment in schedule.segments}
+    ended = dict.fromkeys(schedule.segments, 0)
+
+    def missing(action: Action) -> Iterator[Action]:
+        """Yield what an action still waits for, of a pair what both passes do."""
+        for stage, part, number in (action, *schedule.pairs.get(action, ())[:1]):
+            for segment in waits[stage, part]:
+                if ended[segment] <= number:
+                    yield Action(*segment, number)
+
+    left = [iter(order) for order in schedule.actions]
+    heads = {group: action for group, own in enumerate(left) for action in [*islice(own, 1)]}
     moved = True
     while moved:
         moved = False
-        for group, order in enumerate(schedule.actions):
-            while at[group] < len(order) and _is_ready(order[at[group]], schedule, done):
-                step = order[at[group]], *schedule.pairs.get(order[at[group]], ())
-                done |= dict.fromkeys(step)
-                at[group] += len(step)
-                moved = True
-    heads = [order[i] for order, i in zip(schedule.actions, at, strict=True) if i < len(order)]
+        for group, head in list(heads.items()):
+            action: Action | None = head
+            while action is not None and next(missing(action), None) is None:
+                others = islice(left[group], len(schedule.pairs.get(action, ())))
+                for one in (action, *others):
+                    ended[one.segment] += 1
+                    yield one
+                action, moved = next(left[group], None), True
+            if action is None:
+                del heads[group]
+            else:
+                heads[group] = action
     if heads:
-        raise _deadlock(schedule, heads, done)
-    return tuple(done)
+        raise _deadlock(schedule, {action: next(missing(action)) for action in heads.values()})
 
 
-def _is_ready(action: Action, schedule: Schedule, done: Mapping[Action, None]) -> bool:
-    return all(needed in done for needed in _awaited(action, schedule))
-
-
-def _awaited(action: Action, schedule: Schedule) -> Iterator[Action]:
-    """Yield what an action waits for, of a pair what both passes do."""
-    yield from needed_by(action, schedule.stages)
-    for other in schedule.pairs.get(action, ())[:1]:
-        yield from needed_by(other, schedule.stages)
-
-
-def _deadlock(
-    schedule: Schedule, heads: Sequence[Action], done: Mapping[Action, None]
-) -> ExecutionError:
-    waits = []
-    for action in heads:
-        missing = next(n for n in _awaited(action, schedule) if n not in done)
-        waits.append(
-            f"device group {schedule.group_of(action.stage)}: {action} waits for {missing}"
-        )
-    return _wrong(schedule, f"device groups wait for each other ({'; '.join(waits)})")
+def _deadlock(schedule: Schedule, waits: Mapping[Action, Action]) -> ExecutionError:
+    told = (
+        f"device group {schedule.group_of(action.stage)}: {action} waits for {missing}"
+        for action, missing in waits.items()
+    )
+    return _wrong(schedule, f"device groups wait for each other ({'; '.join(told)})")
 
 
 def _wrong(schedule: Schedule, what: str) -> ExecutionError:

@@ -11,7 +11,7 @@ from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
-from shardwright.dataflow.schedules import Action, Segment, execution_order
+from shardwright.dataflow.schedules import Action, Segment
 from shardwright.dataflow.stages import GroupProgram, Pipeline, Run
 from shardwright.ir.liveness import accumulates
 from shardwright.operators.communication.collectives import Communication
@@ -233,7 +233,7 @@ def _order(pipeline: Pipeline, groups: Iterable[int]) -> Sequence[Action]:
     if len(hosted) == 1:
         return pipeline.schedule.actions[hosted[0]]
     schedule = pipeline.schedule
-    return [a for a in execution_order(schedule) if schedule.group_of(a.stage) in hosted]
+    return [a for a in schedule.order if schedule.group_of(a.stage) in hosted]
 
 
 def _run_outside(

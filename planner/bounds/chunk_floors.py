@@ -30,7 +30,6 @@ from shardwright.dataflow.schedules import (
     FORWARD,
     Action,
     Schedule,
-    execution_order,
     make_schedule,
 )
 from shardwright.planner.choice.configuration import Configuration
@@ -104,7 +103,7 @@ class Halves:
 def _rates(groups: int, chunks: int, count: int, forward: float, backward: float) -> PassRates:
     """Return the factors of a schedule."""
     schedule = make_schedule(Interleaved.name, groups, chunks, count)
-    order = execution_order(schedule)
+    order = schedule.order
     passed = path_mixture(
         _jobs(schedule, order, forward, backward), *_known(schedule, forward + backward)
     )

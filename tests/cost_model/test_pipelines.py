@@ -103,8 +103,8 @@ class NodeByNode:
             now = self._run((run,), group, 0, now)
         schedule = self.pipeline.schedule
         for action in schedule.actions[group]:
-            needed = needed_by(action, schedule.stages)
-            now = max([now, *(self.ends.get(before, 0.0) for before in needed)])
+            for segment in needed_by(action.segment, schedule.stages):
+                now = max(now, self.ends.get(Action(*segment, action.micro_batch), 0.0))
             now = self._run(program.segments[action.segment], group, action.micro_batch, now)
             self.ends[action] = now
         for run in program.after:

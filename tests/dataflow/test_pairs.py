@@ -12,7 +12,6 @@ from shardwright.dataflow.schedules import (
     WEIGHTS,
     Action,
     check_schedule,
-    execution_order,
     make_schedule,
 )
 from shardwright.ir.errors import ExecutionError
@@ -93,7 +92,7 @@ def test_what_a_pair_hides_is_off_the_step():
 
 def test_both_of_a_pair_wait_for_what_either_needs():
     schedule = make_schedule("dualpipe_v", 3, 2, 6)
-    place = {action: i for i, action in enumerate(execution_order(schedule))}
+    place = {action: i for i, action in enumerate(schedule.order)}
     for one, others in schedule.pairs.items():
         assert [place[other] - place[one] for other in others] == [1, 2]
         before = Action(others[0].stage + 1, BACKWARD, others[0].micro_batch)
