@@ -15,13 +15,14 @@ from shardwright.cost_model.streams import Task, parameter_tensors
 from shardwright.cost_model.tasks import TaskMaker
 from shardwright.dataflow.schedules import BACKWARD, FORWARD, PARTS, WEIGHTS
 from shardwright.dataflow.segments import block_of
-from shardwright.ir.graph import Graph, Node
+from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.liveness import loop_of
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import item_bytes
 from shardwright.planner.evaluation.tiles import Shortened
 from shardwright.search.heuristics.tensor_ranks import weights_of_experts
-from shardwright.search.plan_dimensions import ZERO_STAGES, Words, held_by
+from shardwright.search.plan_dimensions import ZERO_STAGES, Held, Words, held_by
+from shardwright.search.space.casts import parameter_casts
 
 _NOT_SAVED = ("parameters", "optimizer states", "gradients")  # kinds of memory that last
 _OF_PASS = "activations"  # the kind of memory that a pass makes and frees
@@ -125,7 +126,7 @@ class _Program:
 
         Of each task also the one on links that take no time.
         What is made of parameters alone is left out, since with ZeRO that is of parts of them; what
-        adds to gradients stands apart, for the same reason.
+        adds to gradients, or converts them once they are reduced, stands apart, for the same reason.
         """
         program, order = self.program, [(position, 0) for position in self._body]
         # Without any time the bandwidth would be no number.
@@ -139,7 +140,7 @@ class _Program:
             node = program.nodes[position]
             of_parameter = node.provenance.tensor in stored
             sums = of_parameter and node.provenance.role == "accumulation"
-            added = sums or live.is_accumulator(node.name)
+            added = sums or live.is_accumulator(node.name) or node.name in self._converted
             if task.in_line and node.name not in stored:
                 which = WEIGHTS if node.name in self._put_off else BACKWARD
                 which = FORWARD if node.provenance.phase == "forward" else which
@@ -163,14 +164,41 @@ class _Program:
             value = parameter.value
             where, nbytes = part.get(value.name, _FIRST), value_bytes(value, mesh)
             if parameter.trainable:
-                held = tuple(held_by(z, self.words, value) for z in range(len(ZERO_STAGES)))
-                again = (value.name, where) in self._read_again
-                kind = Kind(value.name in of_experts, held, again)
-                own = found.setdefault(where, {})
-                own[kind] = own.get(kind, 0.0) + nbytes / item_bytes(value.type.dtype)
+                for at in dict.fromkeys((where, *self._ends_that_read(value.name))):
+                    again = (value.name, at) in self._read_again
+                    held = self._held_by_stages(value)
+                    kind = Kind(value.name in of_experts, held, again, at != where)
+                    own = found.setdefault(at, {})
+                    own[kind] = own.get(kind, 0.0) + nbytes / item_bytes(value.type.dtype)
             elif parameter.role == "buffer":
                 frozen[where] = frozen.get(where, 0.0) + nbytes
         return found, frozen
+
+    def _held_by_stages(self, parameter: Value) -> tuple[Held, ...]:
+        """Return how a parameter is held by each stage of ZeRO.
+
+        One that several operators read is gathered once for all of them.
+        """
+        found = (held_by(zero, self.words, parameter) for zero in range(len(ZERO_STAGES)))
+        if len(self._readers_of(parameter.name)) == 1:
+            return tuple(found)
+        return tuple(Held(held.divided) for held in found)
+
+    def _readers_of(self, parameter: str) -> Sequence[Node]:
+        """Return the operators of the model that read a parameter, or its copy in another type."""
+        cast = self._casts.get(parameter)
+        uses = self.source.uses[parameter if cast is None else cast.name]
+        return [node for node, _ in uses]
+
+    @cached_property
+    def _casts(self) -> Mapping[str, Node]:
+        return parameter_casts(self.source)
+
+    def _ends_that_read(self, parameter: str) -> Iterable[str]:
+        """Yield the parts outside of all layers that read a parameter."""
+        for node in self._readers_of(parameter):
+            if not block_of(node.scope):
+                yield _LAST if self.order[node.name] > self.last else _FIRST
 
     def _received(self, forward: bool) -> dict[str, float]:
         """Return the bytes that layers read in a pass of what the layer before them makes in it.
@@ -259,7 +287,8 @@ class _Program:
             node, where = program.nodes[position], self.where[position]
             if node.name in without:
                 continue
-            for name in (result.name for result in node.results):
+            counted = () if node.name in self._converted else node.results
+            for name in (result.name for result in counted):
                 if kinds[name] == _OF_PASS and not held.live.is_accumulator(name):
                     holder = made[name] = holders.get(name, where)
                     live[holder] = live.get(holder, 0.0) + held.sizes[name]
@@ -270,6 +299,15 @@ class _Program:
                 if name in made:
                     live[made[name]] -= held.sizes[name]
         return peaks
+
+    @cached_property
+    def _converted(self) -> set[str]:
+        """The gradients in another type than they are reduced in, by name: of ZeRO, parts of them."""
+        return {
+            node.name
+            for node in self.program.nodes
+            if node.operator == "convert" and node.provenance.role == "gradient_redistribution"
+        }
 
     @cached_property
     def _put_off(self) -> set[str]:

@@ -37,11 +37,14 @@ class Kind(NamedTuple):
         How it is held by each stage of ZeRO.
     is_read_again : bool
         Whether the backward pass reads the copies that the forward pass reads.
+    is_stored_elsewhere : bool
+        Whether another part stores it: in a stage of its own, the part is given a copy.
     """
 
     of_experts: bool
     held: tuple[Held, ...]
     is_read_again: bool
+    is_stored_elsewhere: bool = False
 
 
 @dataclass(frozen=True)

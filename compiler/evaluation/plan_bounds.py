@@ -419,11 +419,15 @@ class Bound:
         kept = lower = again = gradients = 0.0
         for stage in self._schedule.stages_on(group):
             for kind, count in self._stages[stage].whole.elements.items():
+                if kind.is_stored_elsewhere:
+                    continue
                 held, part = kind.held[plan.zero], count / self._copies(kind)
                 kept += part if held.divided else count
                 lower += part if held.in_passes else count
                 again += count if kind.is_read_again and not held.in_passes else 0.0
                 gradients += part if held.reduced_in_passes else count
+        given = self._by_group(_given)[group] if len(self._stages) > 1 and self.passes > 1 else 0.0
+        lower, gradients = lower + given, gradients + given
         frozen = self._by_group(lambda part: part.frozen)[group]
         saved = self._saved[group]
         if self.passes == 1:  # no loop: copies are freed once no pass reads them
@@ -471,3 +475,8 @@ class Bound:
             + max(peaks[chunk] - saved[chunk], 0.0)
             for chunk, flight in backward_passes(self._schedule)[group]
         )
+
+
+def _given(part: Part) -> float:
+    """Return the elements of a part that another one stores."""
+    return sum(count for kind, count in part.elements.items() if kind.is_stored_elsewhere)
