@@ -59,6 +59,10 @@ class Order(ABC):
         Whether the micro-batches are a multiple of the device groups.
     fewest : int
         How many micro-batches there are for each device group at least, where more than one in all.
+    repeats : bool
+        Whether S more micro-batches are one more round in the middle: what a group runs before
+        something else stays before it, of the same micro-batches and of those a round later. A
+        class with actions of its own says so anew.
     parts : tuple of str
         The parts of a pass over a micro-batch.
     searched_chunks : tuple of int
@@ -69,9 +73,14 @@ class Order(ABC):
     has_chunks: ClassVar[bool] = False
     in_v: ClassVar[bool] = False
     in_rounds: ClassVar[bool] = False
+    repeats: ClassVar[bool] = False
     fewest: ClassVar[int] = 0
     parts: ClassVar[tuple[str, ...]] = (FORWARD, BACKWARD)
     searched_chunks: ClassVar[tuple[int, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        if "actions" in vars(cls) and "repeats" not in vars(cls):
+            cls.repeats = False
 
     @staticmethod
     @abstractmethod
@@ -136,6 +145,7 @@ class OneForwardOneBackward(Order):
     """
 
     name = "1f1b"
+    repeats = True
     searched_chunks = (1,)
 
     @staticmethod
@@ -153,7 +163,7 @@ class Interleaved(Order):
     """
 
     name = "interleaved"
-    has_chunks = in_rounds = True
+    has_chunks = in_rounds = repeats = True
     searched_chunks = (2, 3, 4, 6, 8)
 
     @staticmethod
@@ -172,6 +182,7 @@ class Pairs(Order):
     """
 
     name = "1f1b_pairs"
+    repeats = True
 
     @staticmethod
     def actions(group: int, groups: int, chunks: int, micro_batches: int) -> list[Step]:
@@ -200,6 +211,7 @@ class ZeroBubble(Order):
     """
 
     name = "zero_bubble"
+    repeats = True
     parts = PARTS
     searched_chunks = (1,)
 

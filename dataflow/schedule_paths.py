@@ -21,12 +21,14 @@ from itertools import starmap
 from operator import itemgetter
 from typing import NamedTuple
 
+from shardwright.dataflow.orders import SCHEDULES
 from shardwright.dataflow.schedules import (
     BACKWARD,
     FORWARD,
     Action,
     Schedule,
     Segment,
+    make_schedule,
 )
 from shardwright.ir.errors import ExecutionError
 
@@ -36,6 +38,11 @@ Transfer = tuple[Segment, Segment]
 Pair = tuple[Segment, ...]
 """A forward segment, and those of a backward pass that run beside it."""
 
+ROUNDS = 4
+"""Rounds of a schedule that repeats, of S micro-batches each, by which one of more is bounded.
+
+Its warm-up ends in three, and one more is whole: bounds are those of all rounds, to five digits. Of
+half as many none is whole; twice as many take twice as long."""
 _FORWARD = 1 / 3  # share of a micro-batch's pass that is its forward half
 _SLIGHT = 1e-3  # duration of segments off the path, over that of the slow group's
 _LATER = 0.75  # the same of later groups, followed only while a pipeline fills and drains
@@ -345,6 +352,68 @@ def _leaving(
 
 
 # Bounds
+
+
+def least_seconds(
+    schedule: Schedule,
+    micro_batches: int,
+    durations: Mapping[Segment, float],
+    begin: Sequence[float],
+    after: Sequence[float],
+    beside: Mapping[Pair, float] | None = None,
+) -> float:
+    """Return a lower bound of the step of a schedule of many micro-batches, by one of few.
+
+    The longest path of few micro-batches is one of more: whichever of its actions are a round
+    later, as the rest of it then is, `Order.repeats` says that they are in the same order. Where
+    the path comes to a segment again a round later, all rounds that are missing may follow it.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        The schedule of few micro-batches (`shortened`), of a chain of stages.
+    micro_batches : int
+        How many there are.
+    durations : mapping of (int, str) to float
+        Seconds of each segment.
+    begin, after : sequence of float
+        When each device group begins, and what follows its last action.
+    beside : mapping of (tuple of segment) to float, optional
+        Seconds of the pairs, as for `simulate_schedule`.
+    """
+    simulation = _Simulation(
+        schedule, durations, dict.fromkeys(chain_transfers(schedule), 0.0), beside
+    )
+    simulation.ready = [(moment, _BEGIN) for moment in begin]
+    found, numbered = simulation.run(), simulation.numbered
+    last = {group: number for number, group in enumerate(numbered.groups)}
+    seconds, number = max((found.ends[n] + after[group], n) for group, n in last.items())
+    left_out, longest = (micro_batches - schedule.micro_batches) // schedule.groups, 0.0
+    later: dict[Segment, list[int]] = {}  # of segments, their actions on the path behind
+    while number >= 0:
+        segment, micro_batch = numbered.order[number].segment, numbered.micro_batches[number]
+        for other in later.get(segment, ()):
+            rounds, rest = divmod(numbered.micro_batches[other] - micro_batch, schedule.groups)
+            if rounds and not rest:
+                each = found.starts[other] - found.starts[number]
+                longest = max(longest, left_out // rounds * each)
+        later.setdefault(segment, []).append(number)
+        number = simulation.causes[number][0]
+    return seconds + longest
+
+
+def shortened(name: str, groups: int, chunks: int, micro_batches: int) -> Schedule:
+    """Return a schedule, with few of its rounds of S micro-batches if all are alike.
+
+    Parameters
+    ----------
+    name : str
+        One of `SCHEDULES`.
+    groups, chunks, micro_batches : int
+        Device groups S, chunks V of each, and micro-batches M.
+    """
+    left_out = max(micro_batches // groups - ROUNDS, 0) if SCHEDULES[name].repeats else 0
+    return make_schedule(name, groups, chunks, micro_batches - left_out * groups)
 
 
 def segment_seconds(schedule: Schedule, passes: Sequence[float]) -> dict[Segment, float]:

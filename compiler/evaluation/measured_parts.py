@@ -125,8 +125,9 @@ class _Program:
         """Return what a pass runs in line in each part, by the part of a schedule.
 
         Of each task also the one on links that take no time.
-        What is made of parameters alone is left out, since with ZeRO that is of parts of them; what
-        adds to gradients, or converts them once they are reduced, stands apart, for the same reason.
+        What is made of parameters alone is left out, since with ZeRO that is of parts of them. What
+        adds to gradients stands apart, and what converts them after their reduction, for the same
+        reason.
         """
         program, order = self.program, [(position, 0) for position in self._body]
         # Without any time the bandwidth would be no number.
@@ -302,7 +303,7 @@ class _Program:
 
     @cached_property
     def _converted(self) -> set[str]:
-        """The gradients in another type than they are reduced in, by name: of ZeRO, parts of them."""
+        """The gradients that are converted after their reduction, by name: with ZeRO, of parts."""
         return {
             node.name
             for node in self.program.nodes

@@ -26,11 +26,14 @@ from shardwright.compiler.evaluation.in_flight import backward_passes, put_off_l
 from shardwright.compiler.evaluation.parts import Kind, Part, Parts, Stage, of_each
 from shardwright.compiler.evaluation.times import Times
 from shardwright.cost_model.pipelines.segments import Sent, transfer_seconds
+from shardwright.dataflow.orders import SCHEDULES
 from shardwright.dataflow.schedule_paths import (
+    ROUNDS,
     Pair,
+    least_seconds,
     pairs_of,
+    shortened,
     simulate_in_step,
-    simulate_schedule,
 )
 from shardwright.dataflow.schedules import (
     BACKWARD,
@@ -45,11 +48,10 @@ from shardwright.search.named_plan import NamedPlan
 
 _Passes = tuple[list[float], ...]  # of every stage, forward and backward
 _MOST_ACTIONS = 20_000
-"""Actions of a schedule that is simulated for a bound, which takes 0.1 s of a core then.
+"""Actions of a schedule that is simulated in whole for a bound, which takes 0.1 s of a core then.
 
 With half of it pipelines of more actions are bounded by what each group runs alone, by up to 3 %
 less (DeepSeek-V3 in 8 uneven stages); with twice as many, bounds take as long as evaluations."""
-_ROUNDS = 2  # micro-batches by device group, of which as many are in flight as of more
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class Bound:
     @cached_property
     def _schedule(self) -> Schedule:
         """The schedule of as many micro-batches as are in flight at once, or more."""
-        few = min(self.passes, _ROUNDS * self.plan.pipeline)
+        few = min(self.passes, ROUNDS * self.plan.pipeline)
         return make_schedule(self.plan.order, self.plan.pipeline, self.plan.chunks, few)
 
     def _by_group(self, of: Callable[[Part], float]) -> list[float]:
@@ -290,23 +292,25 @@ class Bound:
         The order of its actions is given: where segments take longer, none begins earlier.
         """
         plan, software = self.plan, self.shape.cluster.software
-        actions = 2 * plan.pipeline * plan.chunks * self.passes
-        if plan.pipeline == 1 or self.passes == 1 or actions > _MOST_ACTIONS:
+        if plan.pipeline == 1 or self.passes == 1:
             return 0.0
-        schedule = make_schedule(plan.order, plan.pipeline, plan.chunks, self.passes)
+        named = plan.order, plan.pipeline, plan.chunks, self.passes
         share = self._exposed_share
         before, after = ([share * one for one in each] for each in zip(*self._once, strict=True))
-        in_step = software is not None and software.stages == "in_step"
+        is_short = 2 * plan.pipeline * plan.chunks * self.passes <= _MOST_ACTIONS
+        if not (is_short or SCHEDULES[plan.order].repeats):
+            return 0.0
+        if software is not None and software.stages == "in_step" and is_short:
+            schedule = make_schedule(*named)
+            found = simulate_in_step(schedule, self._durations(schedule), begin=before)
+            return max(
+                end + after[schedule.group_of(action.stage)]
+                for action, end in zip(found.order, found.ends, strict=True)
+            )
+        schedule = shortened(*named)
         durations = self._durations(schedule)
-        if in_step:
-            found = simulate_in_step(schedule, durations, begin=before)
-        else:
-            both = self._beside(schedule, durations) if self._has_pairs else None
-            found = simulate_schedule(schedule, durations, begin=before, beside=both)
-        ends = [0.0] * plan.pipeline
-        for action, end in zip(found.order, found.ends, strict=True):
-            ends[schedule.group_of(action.stage)] = end  # the last one of the group
-        return max(map(add, ends, after))
+        both = self._beside(schedule, durations) if self._has_pairs else None
+        return least_seconds(schedule, self.passes, durations, before, after, both)
 
     def _beside(self, schedule: Schedule, durations: Mapping[Segment, float]) -> dict[Pair, float]:
         """Return what pairs of segments take at least: the longer pass, and what both compute."""

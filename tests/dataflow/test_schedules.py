@@ -2,7 +2,7 @@
 
 import random
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, product
 
 import pytest
 from hypothesis import given, settings
@@ -13,8 +13,10 @@ from shardwright.dataflow.schedule_paths import (
     bound_seconds,
     bounding_paths,
     chain_transfers,
+    least_seconds,
     pairs_of,
     segment_seconds,
+    shortened,
     simulate_in_step,
     simulate_schedule,
 )
@@ -30,6 +32,7 @@ from shardwright.dataflow.schedules import (
     needed_by,
 )
 from shardwright.ir.errors import ExecutionError, OptionError
+from tests.extent import long_after
 
 
 @st.composite
@@ -86,6 +89,72 @@ def relaxed_step(schedule, durations, delays):
                 changed |= now != ends[action]
                 ends[action] = now
     return max(ends.values())
+
+
+def chunks_of(order):
+    return (2,) if order.in_v else (2, 3) if order.has_chunks else (1,)
+
+
+REPEATING = [name for name in SCHEDULES if SCHEDULES[name].repeats]
+
+
+@pytest.mark.parametrize("name", REPEATING)
+def test_a_round_more_keeps_what_is_before_what(name):
+    """Of the same micro-batches, and of those one or two rounds later."""
+    order = SCHEDULES[name]
+    for groups, chunks in product((1, 2, 3), chunks_of(order)):
+        few, *more = (make_schedule(name, groups, chunks, n * groups) for n in (4, 5, 6))
+        for number, whole in enumerate(more, 1):
+            for own, actions in zip(few.actions, whole.actions, strict=True):
+                place = {action: i for i, action in enumerate(actions)}
+                for later in range(0, number * groups + 1, groups):
+                    places = [place[a._replace(micro_batch=a.micro_batch + later)] for a in own]
+                    assert places == sorted(places)
+
+
+def test_other_actions_may_not_repeat():
+    class Other(SCHEDULES["1f1b"]):
+        @staticmethod
+        def actions(group, groups, chunks, micro_batches):
+            return SCHEDULES["gpipe"].actions(group, groups, chunks, micro_batches)
+
+    assert not Other.repeats
+    assert SCHEDULES["1f1b"].repeats
+
+
+@pytest.mark.parametrize(("name", "seed"), long_after(8, product(REPEATING, range(12))))
+def test_a_schedule_without_most_rounds_takes_no_longer(name, seed):
+    generator = random.Random(seed)
+    groups = generator.choice((1, 2, 3, 5))
+    chunks = generator.choice(chunks_of(SCHEDULES[name]))
+    count = groups * generator.randint(4, 16)
+    count += 0 if SCHEDULES[name].in_rounds else generator.randint(0, groups - 1)
+    whole, few = (make(name, groups, chunks, count) for make in (make_schedule, shortened))
+    assert few.micro_batches <= count
+    durations, _ = drawn(whole, seed)
+    begin, after = ([generator.random() for _ in range(groups)] for _ in range(2))
+    both = {
+        pair: max(durations[segment] for segment in pair) * generator.uniform(1, 2)
+        for pair in pairs_of(whole)
+    }
+    for beside in (None, both or None):
+        found = simulate_schedule(whole, durations, None, begin, beside)
+        ends = (
+            end + after[whole.group_of(action.stage)]
+            for action, end in zip(found.order, found.ends, strict=True)
+        )
+        step, least = max(ends), least_seconds(few, count, durations, begin, after, beside)
+        assert 0.95 * step <= least <= step * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", REPEATING)
+def test_a_schedule_of_equal_stages_takes_as_long_without_most_rounds(name):
+    chunks = 2 if SCHEDULES[name].has_chunks else 1
+    whole, few = (make(name, 4, chunks, 64) for make in (make_schedule, shortened))
+    assert few.micro_batches < 64
+    durations = {segment: 2.0 if segment[1] == BACKWARD else 1.0 for segment in whole.segments}
+    least = least_seconds(few, 64, durations, [0.0] * 4, [0.0] * 4)
+    assert least == simulate_schedule(whole, durations).step_seconds
 
 
 @pytest.mark.long
