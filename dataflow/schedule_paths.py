@@ -1,4 +1,4 @@
-"""The step of a schedule: simulated, its critical path, and bounds that hold for all durations.
+"""The step of a schedule: simulated, with its critical path.
 
 A segment starts when its group has finished the one before, and all transfers to it have arrived.
 A transfer leaves when its segment ends; those from one group to another use one link, one after the
@@ -7,28 +7,22 @@ other, in the order in which the segments end. A transfer within a group takes n
 In step, groups that exchange something wait for each other: all actions are divided into rounds, as
 early as their inputs allow, and after a round a group begins the next one when those with which it
 exchanged something in it have ended theirs. PyTorch runs pipelines of several chunks so, up to 2.9.
-
-The step is the longest path of a graph that depends on the schedule alone, so the counts of any
-path, such as the critical path of one plan, bound the step of every plan of the schedule: each
-count times the seconds of the segment, added up.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import starmap
+from itertools import chain, starmap
 from operator import itemgetter
 from typing import NamedTuple
 
-from shardwright.dataflow.orders import SCHEDULES
 from shardwright.dataflow.schedules import (
     BACKWARD,
     FORWARD,
     Action,
     Schedule,
     Segment,
-    make_schedule,
 )
 from shardwright.ir.errors import ExecutionError
 
@@ -38,14 +32,7 @@ Transfer = tuple[Segment, Segment]
 Pair = tuple[Segment, ...]
 """A forward segment, and those of a backward pass that run beside it."""
 
-ROUNDS = 4
-"""Rounds of a schedule that repeats, of S micro-batches each, by which one of more is bounded.
-
-Its warm-up ends in three, and one more is whole: bounds are those of all rounds, to five digits. Of
-half as many none is whole; twice as many take twice as long."""
 _FORWARD = 1 / 3  # share of a micro-batch's pass that is its forward half
-_SLIGHT = 1e-3  # duration of segments off the path, over that of the slow group's
-_LATER = 0.75  # the same of later groups, followed only while a pipeline fills and drains
 
 
 def segments_of(one: Action, others: Sequence[Action]) -> Pair:
@@ -90,21 +77,36 @@ class SimulatedSchedule:
     ----------
     order : tuple of Action
         All actions, each after those that it waits for.
-    starts, ends : tuple of float
+    starts, ends : sequence of float
         When each of them runs.
-    path : Path
-        A critical path: it is as long as the step.
+    causes : sequence of (int, tuple of Transfer)
+        What each waits for: an action, by its number, and the transfers after it.
     """
 
     order: tuple[Action, ...]
-    starts: tuple[float, ...]
-    ends: tuple[float, ...]
-    path: Path
+    starts: Sequence[float]
+    ends: Sequence[float]
+    causes: Sequence[tuple[int, tuple[Transfer, ...]]] = field(repr=False)
 
     @property
     def step_seconds(self) -> float:
         """The end of the last action."""
         return max(self.ends, default=0.0)
+
+    @property
+    def path(self) -> Path:
+        """A critical path: it is as long as the step."""
+        last = max(range(len(self.ends)), key=self.ends.__getitem__, default=-1)
+        passed = [*self.path_to(last)]
+        segments = Counter(self.order[number].segment for number in passed)
+        transfers = Counter(chain.from_iterable(self.causes[number][1] for number in passed))
+        return Path(dict(segments), dict(transfers))
+
+    def path_to(self, number: int) -> Iterator[int]:
+        """Yield the actions of a longest path to an action, by number; the last one first."""
+        while number >= 0:
+            yield number
+            number, _ = self.causes[number]
 
 
 def chain_transfers(schedule: Schedule) -> tuple[Transfer, ...]:
@@ -188,8 +190,7 @@ def simulate_in_step(
                 other = schedule.group_of(target[0])
                 ready[group] = max(ready[group], alone[other])
                 ready[other] = max(ready[other], alone[group])
-    path = _path_to(max(range(count), key=ends.__getitem__, default=-1), numbered, causes)
-    return SimulatedSchedule(numbered.order, tuple(starts), tuple(ends), path)
+    return SimulatedSchedule(numbered.order, starts, ends, causes)
 
 
 @lru_cache(maxsize=64)
@@ -261,14 +262,14 @@ class _Simulation:
         self.numbered, self.schedule, self.beside = _numbered(schedule), schedule, beside or {}
         self.durations = [durations[segment] for segment in schedule.segments]
         self.leaving = _leaving(schedule, delays, self.numbered)
-        self.causes: list[_Cause] = []
         self.links: dict[tuple[int, int], _Moment] = {}
         self.arrivals: list[_Moment | None] = [None] * len(self.numbered.order)
         self.ready: list[_Moment] = [(0.0, _BEGIN)] * schedule.groups
 
     def run(self) -> SimulatedSchedule:
         """Return the simulated step."""
-        starts, ends, numbered = list[float](), list[float](), self.numbered
+        starts, ends, causes = list[float](), list[float](), list[_Cause]()
+        numbered = self.numbered
         runs = zip(numbered.segments, numbered.groups, numbered.micro_batches, strict=True)
         beside = 0  # actions of a pair whose first is just done: they have its start and its end
         for number, (segment, group, micro_batch) in enumerate(runs):
@@ -283,13 +284,11 @@ class _Simulation:
                 end = start + seconds
             starts.append(start)
             ends.append(end)
-            self.causes.append(cause)
+            causes.append(cause)
             self.ready[group] = end, (number, ())
             for leaving in self.leaving[segment]:
                 self._send(leaving, leaving.readers[micro_batch], number, end)
-        last = max(range(len(ends)), key=ends.__getitem__, default=-1)
-        path = _path_to(last, numbered, self.causes)
-        return SimulatedSchedule(numbered.order, tuple(starts), tuple(ends), path)
+        return SimulatedSchedule(numbered.order, starts, ends, causes)
 
     def _begin(self, number: int, group: int) -> _Moment:
         """Return when an action may begin, and what it waits for."""
@@ -312,17 +311,6 @@ class _Simulation:
         known = self.arrivals[reader]
         if known is None or known[0] < arrival[0]:
             self.arrivals[reader] = arrival
-
-
-def _path_to(number: int, numbered: "_Numbered", causes: Sequence[_Cause]) -> Path:
-    """Return the path to an action along what each waited for."""
-    segments: Counter[Segment] = Counter()
-    transfers: Counter[Transfer] = Counter()
-    while number >= 0:
-        segments[numbered.order[number].segment] += 1
-        number, passed = causes[number]
-        transfers.update(passed)
-    return Path(dict(segments), dict(transfers))
 
 
 def _leaving(
@@ -351,71 +339,6 @@ def _leaving(
     return leaving
 
 
-# Bounds
-
-
-def least_seconds(
-    schedule: Schedule,
-    micro_batches: int,
-    durations: Mapping[Segment, float],
-    begin: Sequence[float],
-    after: Sequence[float],
-    beside: Mapping[Pair, float] | None = None,
-) -> float:
-    """Return a lower bound of the step of a schedule of many micro-batches, by one of few.
-
-    The longest path of few micro-batches is one of more: whichever of its actions are a round
-    later, as the rest of it then is, `Order.repeats` says that they are in the same order. Where
-    the path comes to a segment again a round later, all rounds that are missing may follow it.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        The schedule of few micro-batches (`shortened`), of a chain of stages.
-    micro_batches : int
-        How many there are.
-    durations : mapping of (int, str) to float
-        Seconds of each segment.
-    begin, after : sequence of float
-        When each device group begins, and what follows its last action.
-    beside : mapping of (tuple of segment) to float, optional
-        Seconds of the pairs, as for `simulate_schedule`.
-    """
-    simulation = _Simulation(
-        schedule, durations, dict.fromkeys(chain_transfers(schedule), 0.0), beside
-    )
-    simulation.ready = [(moment, _BEGIN) for moment in begin]
-    found, numbered = simulation.run(), simulation.numbered
-    last = {group: number for number, group in enumerate(numbered.groups)}
-    seconds, number = max((found.ends[n] + after[group], n) for group, n in last.items())
-    left_out, longest = (micro_batches - schedule.micro_batches) // schedule.groups, 0.0
-    later: dict[Segment, list[int]] = {}  # of segments, their actions on the path behind
-    while number >= 0:
-        segment, micro_batch = numbered.order[number].segment, numbered.micro_batches[number]
-        for other in later.get(segment, ()):
-            rounds, rest = divmod(numbered.micro_batches[other] - micro_batch, schedule.groups)
-            if rounds and not rest:
-                each = found.starts[other] - found.starts[number]
-                longest = max(longest, left_out // rounds * each)
-        later.setdefault(segment, []).append(number)
-        number = simulation.causes[number][0]
-    return seconds + longest
-
-
-def shortened(name: str, groups: int, chunks: int, micro_batches: int) -> Schedule:
-    """Return a schedule, with few of its rounds of S micro-batches if all are alike.
-
-    Parameters
-    ----------
-    name : str
-        One of `SCHEDULES`.
-    groups, chunks, micro_batches : int
-        Device groups S, chunks V of each, and micro-batches M.
-    """
-    left_out = max(micro_batches // groups - ROUNDS, 0) if SCHEDULES[name].repeats else 0
-    return make_schedule(name, groups, chunks, micro_batches - left_out * groups)
-
-
 def segment_seconds(schedule: Schedule, passes: Sequence[float]) -> dict[Segment, float]:
     """Return about how long the segments take of stages of which only whole passes are known.
 
@@ -439,37 +362,3 @@ def segment_seconds(schedule: Schedule, passes: Sequence[float]) -> dict[Segment
         (stage, part): (_FORWARD if part == FORWARD else rest) * passes[stage]
         for stage, part in schedule.segments
     }
-
-
-@lru_cache(maxsize=64)
-def bounding_paths(schedule: Schedule) -> tuple[Path, ...]:
-    """Return paths of a chain of stages whose greatest length is close to the step.
-
-    For each device group one that follows it alone, and one that follows the later groups while the
-    pipeline fills and drains; and that of equal stages. Without duplicates.
-    """
-    found: dict[object, Path] = {}
-    for durations in _profiles(schedule):
-        path = simulate_schedule(schedule, durations).path
-        found[frozenset(path.segments.items())] = path
-    return tuple(found.values())
-
-
-def _profiles(schedule: Schedule) -> Iterator[dict[Segment, float]]:
-    """Yield durations whose critical paths differ."""
-    groups = range(schedule.groups)
-    yield dict.fromkeys(schedule.segments, 1.0)
-    for slow in groups:
-        yield _durations(schedule, [1.0 if g == slow else _SLIGHT for g in groups])
-        if slow < schedule.groups - 1:
-            later = [_SLIGHT if g < slow else 1.0 if g == slow else _LATER for g in groups]
-            yield _durations(schedule, later)
-
-
-def _durations(schedule: Schedule, seconds: Sequence[float]) -> dict[Segment, float]:
-    return {(s, part): seconds[schedule.group_of(s)] for s, part in schedule.segments}
-
-
-def bound_seconds(paths: Iterable[Path], durations: Mapping[Segment, float]) -> float:
-    """Return the length of the longest of some paths: a lower bound of the step."""
-    return max((path.seconds(durations) for path in paths), default=0.0)

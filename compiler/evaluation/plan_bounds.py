@@ -28,11 +28,8 @@ from shardwright.compiler.evaluation.times import Times
 from shardwright.cost_model.pipelines.segments import Sent, transfer_seconds
 from shardwright.dataflow.orders import SCHEDULES
 from shardwright.dataflow.schedule_paths import (
-    ROUNDS,
     Pair,
-    least_seconds,
     pairs_of,
-    shortened,
     simulate_in_step,
 )
 from shardwright.dataflow.schedules import (
@@ -44,6 +41,7 @@ from shardwright.dataflow.schedules import (
     make_schedule,
 )
 from shardwright.ir.mesh import Mesh
+from shardwright.planner.bounds.schedule_bounds import ROUNDS, least_seconds, shortened
 from shardwright.search.named_plan import NamedPlan
 
 _Passes = tuple[list[float], ...]  # of every stage, forward and backward

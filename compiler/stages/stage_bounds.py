@@ -18,7 +18,6 @@ from shardwright.dataflow.schedule_paths import (
     Path,
     SimulatedSchedule,
     Transfer,
-    bounding_paths,
     segment_seconds,
     simulate_schedule,
 )
@@ -29,6 +28,7 @@ from shardwright.dataflow.schedules import (
     Schedule,
     most_in_flight,
 )
+from shardwright.planner.bounds.schedule_bounds import bounding_paths
 from shardwright.planner.choice.cuts import (
     Cut,
     LeastCut,

@@ -9,13 +9,13 @@ from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.pipelines.segments import SegmentTimes
 from shardwright.cost_model.roofline import node_cost, second_prices
 from shardwright.cost_model.timeline import serial_timeline, simulate, to_chrome_trace
-from shardwright.dataflow.schedule_paths import bound_seconds, bounding_paths
 from shardwright.dataflow.schedules import Action, needed_by
 from shardwright.dataflow.stages import Run, pipeline_of
 from shardwright.ir.errors import OptionError
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.text import parse
 from shardwright.passes.canonicalize import Canonicalize
+from shardwright.planner.bounds.schedule_bounds import bounding_paths
 from shardwright.runtime import Executor, LocalCommunicator, initialize
 from shardwright.zoo import load
 from tests.extent import first
@@ -150,7 +150,7 @@ def bound(program: Graph) -> float:
     times = SegmentTimes(pipeline, CPU)
     segments = [times.of_group(group, 0.0).loop for group in pipeline.groups]
     durations = {s: timed.seconds for found in segments for s, timed in found.items()}
-    return bound_seconds(bounding_paths(pipeline.schedule), durations)
+    return max(path.seconds(durations) for path in bounding_paths(pipeline.schedule))
 
 
 BRANCHES = """graph branches on micro=4:time stage=3:stages {

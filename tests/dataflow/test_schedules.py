@@ -1,6 +1,5 @@
 """Schedules of pipelines: their orders, deadlocks, steps and bounds."""
 
-import random
 from dataclasses import replace
 from itertools import chain, product
 
@@ -10,13 +9,8 @@ from hypothesis import strategies as st
 
 from shardwright.dataflow.orders import SCHEDULES
 from shardwright.dataflow.schedule_paths import (
-    bound_seconds,
-    bounding_paths,
-    chain_transfers,
-    least_seconds,
     pairs_of,
     segment_seconds,
-    shortened,
     simulate_in_step,
     simulate_schedule,
 )
@@ -32,25 +26,7 @@ from shardwright.dataflow.schedules import (
     needed_by,
 )
 from shardwright.ir.errors import ExecutionError, OptionError
-from tests.extent import long_after
-
-
-@st.composite
-def schedules(draw, most=6):
-    name = draw(st.sampled_from([*SCHEDULES]))
-    groups = draw(st.integers(1, most))
-    order = SCHEDULES[name]
-    chunks = draw(st.integers(2, 2 if order.in_v else 3)) if order.has_chunks else 1
-    times = draw(st.integers(1, 3 if order.in_rounds else 8))
-    more = times * groups if order.in_rounds else times
-    return make_schedule(name, groups, chunks, order.fewest * groups + more - bool(order.fewest))
-
-
-def drawn(schedule, seed):
-    generator = random.Random(seed)
-    durations = {s: generator.choice((0.0, 1.0, generator.random())) for s in schedule.segments}
-    delays = {t: generator.choice((0.0, generator.random())) for t in chain_transfers(schedule)}
-    return durations, delays
+from tests.drawn_schedules import REPEATING, chunks_of, drawn, schedules
 
 
 def group_of(schedule, stage):
@@ -91,13 +67,6 @@ def relaxed_step(schedule, durations, delays):
     return max(ends.values())
 
 
-def chunks_of(order):
-    return (2,) if order.in_v else (2, 3) if order.has_chunks else (1,)
-
-
-REPEATING = [name for name in SCHEDULES if SCHEDULES[name].repeats]
-
-
 @pytest.mark.parametrize("name", REPEATING)
 def test_a_round_more_keeps_what_is_before_what(name):
     """Of the same micro-batches, and of those one or two rounds later."""
@@ -120,41 +89,6 @@ def test_other_actions_may_not_repeat():
 
     assert not Other.repeats
     assert SCHEDULES["1f1b"].repeats
-
-
-@pytest.mark.parametrize(("name", "seed"), long_after(8, product(REPEATING, range(12))))
-def test_a_schedule_without_most_rounds_takes_no_longer(name, seed):
-    generator = random.Random(seed)
-    groups = generator.choice((1, 2, 3, 5))
-    chunks = generator.choice(chunks_of(SCHEDULES[name]))
-    count = groups * generator.randint(4, 16)
-    count += 0 if SCHEDULES[name].in_rounds else generator.randint(0, groups - 1)
-    whole, few = (make(name, groups, chunks, count) for make in (make_schedule, shortened))
-    assert few.micro_batches <= count
-    durations, _ = drawn(whole, seed)
-    begin, after = ([generator.random() for _ in range(groups)] for _ in range(2))
-    both = {
-        pair: max(durations[segment] for segment in pair) * generator.uniform(1, 2)
-        for pair in pairs_of(whole)
-    }
-    for beside in (None, both or None):
-        found = simulate_schedule(whole, durations, None, begin, beside)
-        ends = (
-            end + after[whole.group_of(action.stage)]
-            for action, end in zip(found.order, found.ends, strict=True)
-        )
-        step, least = max(ends), least_seconds(few, count, durations, begin, after, beside)
-        assert 0.95 * step <= least <= step * (1 + 1e-9)
-
-
-@pytest.mark.parametrize("name", REPEATING)
-def test_a_schedule_of_equal_stages_takes_as_long_without_most_rounds(name):
-    chunks = 2 if SCHEDULES[name].has_chunks else 1
-    whole, few = (make(name, 4, chunks, 64) for make in (make_schedule, shortened))
-    assert few.micro_batches < 64
-    durations = {segment: 2.0 if segment[1] == BACKWARD else 1.0 for segment in whole.segments}
-    least = least_seconds(few, 64, durations, [0.0] * 4, [0.0] * 4)
-    assert least == simulate_schedule(whole, durations).step_seconds
 
 
 @pytest.mark.long
@@ -188,35 +122,6 @@ def test_no_path_is_longer_than_the_step(schedule, seed, other):
     step = simulate_schedule(schedule, durations, delays).step_seconds
     elsewhere = simulate_schedule(schedule, *drawn(schedule, other)).path
     assert elsewhere.seconds(durations, delays) <= step * (1 + 1e-12)
-    assert bound_seconds(bounding_paths(schedule), durations) <= step * (1 + 1e-12)
-
-
-def test_the_bounding_paths_are_close_to_the_step():
-    worst, generator = 0.0, random.Random(0)
-    for groups, passes in [(2, 4), (4, 4), (4, 8), (8, 16), (8, 8)]:
-        schedule = make_schedule("1f1b", groups, 1, passes)
-        for _ in range(20):
-            durations = {s: generator.uniform(1, 1.3) for s in schedule.segments}
-            step = simulate_schedule(schedule, durations).step_seconds
-            bound = bound_seconds(bounding_paths(schedule), durations)
-            assert bound <= step * (1 + 1e-12)
-            worst = max(worst, 1 - bound / step)
-    assert worst < 0.03
-
-
-@pytest.mark.parametrize("slow", range(4))
-def test_a_stage_and_those_before_it_bound_1f1b(slow):
-    """The step is at least ``sum_{<s} t + M t_s``, and less than ``sum t + (M - 1) max t``."""
-    schedule = make_schedule("1f1b", 4, 1, 8)
-    seconds = [1.2 if stage == slow else 1.0 for stage in range(4)]
-    durations = {(s, part): seconds[s] / 2 for s, part in schedule.segments}
-    step = simulate_schedule(schedule, durations).step_seconds
-    bound = sum(seconds[:slow]) + 8 * seconds[slow]
-    formula = sum(seconds) + 7 * seconds[slow]
-    found = bound_seconds(bounding_paths(schedule), durations)
-    assert bound <= found * (1 + 1e-12) <= step * (1 + 2e-12)
-    assert found == pytest.approx(step)
-    assert step == pytest.approx(formula) if slow == 3 else step < formula
 
 
 @pytest.mark.parametrize(
