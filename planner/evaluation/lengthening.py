@@ -225,8 +225,7 @@ class _Lengthening:
         for number, layers in enumerate(stretches):
             self.sides |= dict.fromkeys(layers[0], _side_of(number, 0))
             self.sides |= dict.fromkeys(layers[-1], _side_of(number, 1))
-        sides = [self._of_node(node) for node in program.nodes]
-        self.nodes = _Between(program.nodes, sides)
+        self.nodes = _Between(program.nodes, self._sides_around(), self._is_constant)
         self.stages = _Stages([*self.nodes.pairs], self.counts)
         self.stored = _Between(program.parameters, [self._of_stored(p) for p in program.parameters])
         for number, first, last in self.stored.pairs:
@@ -247,6 +246,21 @@ class _Lengthening:
 
     def _of_stored(self, parameter: Parameter) -> int:
         return self.sides.get(parameter.weight or parameter.name, 0)
+
+    def _sides_around(self) -> list[int]:
+        """Return the sides of operators; of a constant within a layer that of those around it."""
+        found, nodes = [self._of_node(node) for node in self.short.nodes], self.short.nodes
+        behind = 0
+        for i in range(len(nodes) - 1, -1, -1):
+            behind = found[i] = behind if self._is_constant(nodes[i]) else found[i]
+        for i, before in enumerate(found[:-1], 1):
+            if self._is_constant(nodes[i]) and found[i] != before:
+                found[i] = 0
+        return found
+
+    def _is_constant(self, node: Node) -> bool:
+        """Return whether an operator makes a constant that is of no layer."""
+        return not node.operands and not self._of_node(node)
 
     def _of_node(self, node: Node) -> int:
         origin = node.provenance
@@ -415,9 +429,17 @@ class _Between(Generic[T]):
         The sequence; those of both layers of a stretch are side by side, in either order.
     sides : sequence of int
         The side of each; see `_side_of`.
+    is_alone : callable, optional
+        Returns whether an item within a layer is in no other one; by default none is.
     """
 
-    def __init__(self, items: Sequence[T], sides: Sequence[int]) -> None:
+    def __init__(
+        self,
+        items: Sequence[T],
+        sides: Sequence[int],
+        is_alone: Callable[[T], bool] = lambda _: False,
+    ) -> None:
+        self._is_alone = is_alone
         parts = [
             (side, [item for _, item in part])
             for side, part in groupby(zip(sides, items, strict=True), key=itemgetter(0))
@@ -427,9 +449,13 @@ class _Between(Generic[T]):
         while at < len(parts):
             side, part = parts[at]
             other, beside = parts[at + 1] if side and at + 1 < len(parts) else (0, [])
-            _check(not side or (other == _other(side) and len(part) == len(beside)))
+            counts = len(self._repeated(part)), len(self._repeated(beside))
+            _check(not side or (other == _other(side) and counts[0] == counts[1]))
             self._parts.append((side, part, beside))
             at += 2 if side else 1
+
+    def _repeated(self, part: Sequence[T]) -> list[T]:
+        return [item for item in part if not self._is_alone(item)]
 
     @property
     def pairs(self) -> Iterator[tuple[int, T, T]]:
@@ -438,7 +464,9 @@ class _Between(Generic[T]):
             if side:
                 number, last = divmod(side - 1, 2)
                 both = (beside, part) if last else (part, beside)
-                yield from ((number, *pair) for pair in zip(*both, strict=True))
+                yield from (
+                    (number, *pair) for pair in zip(*map(self._repeated, both), strict=True)
+                )
 
     def filled(self, counts: Sequence[int], put: Callable[[T, int, int], T]) -> tuple[T, ...]:
         """Return the sequence with so many layers more of each stretch.
@@ -451,7 +479,7 @@ class _Between(Generic[T]):
             if side:
                 of, last = divmod(side - 1, 2)
                 numbers = range(counts[of])
-                first = beside if last else part
+                first = self._repeated(beside if last else part)
                 for number in reversed(numbers) if last else numbers:
                     found += [put(item, of, number) for item in first]
             found += beside

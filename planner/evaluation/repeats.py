@@ -139,7 +139,7 @@ class _Keys:
         return best
 
 
-def _aligned(run: _Run, graph: Graph, scopes: Sequence[str]) -> _Run:
+def _aligned(run: _Run, nodes: Sequence[Node], scopes: Sequence[str]) -> _Run:
     """Return a run whose periods begin where numbered cells do, if they can.
 
     Passes treat a cell as a whole: recomputation puts what it repeats before the cell's gradient.
@@ -149,8 +149,14 @@ def _aligned(run: _Run, graph: Graph, scopes: Sequence[str]) -> _Run:
     inner = range(run.begin, run.begin + run.length)
     begin = next((i for i in inner if i and scopes[i] != scopes[i - 1]), None)
     if begin is None:
-        begin = min(inner, key=lambda i: _passed(graph.nodes, i, run.length))
+        begin = min(inner, key=lambda i: _passed(nodes, i, run.length))
     return replace(run, begin=begin)
+
+
+def _is_shared(node: Node, graph: Graph) -> bool:
+    """Return whether an operator makes a constant that several blocks read: it is of no layer."""
+    blocks = {block_of(reader.scope) for reader, _ in graph.uses[node.name]}
+    return not node.operands and len(blocks) > 1
 
 
 def _passed(nodes: Sequence[Node], at: int, length: int) -> int:
@@ -194,13 +200,14 @@ class _Places:
         self, graph: Graph, decisions: Decisions, overrides: Overrides, kept: Kept
     ) -> None:
         self.graph, self.decisions, self.overrides, self.kept = graph, decisions, overrides, kept
-        scopes = [block_of(node.scope) for node in graph.nodes]
+        self.nodes = [node for node in graph.nodes if not _is_shared(node, graph)]
+        scopes = [block_of(node.scope) for node in self.nodes]
         keys = _Keys(self._keys())
-        self.runs = [*keys.runs(kept, lambda run: _aligned(run, graph, scopes))]
+        self.runs = [*keys.runs(kept, lambda run: _aligned(run, self.nodes, scopes))]
         self.groups = {number: _Group({number: 0}) for number in range(len(self.runs))}
         self.made: dict[str, tuple[_Slot, int]] = {}  # values: the slot, the period
         for number, run in enumerate(self.runs):
-            for i, node in enumerate(graph.nodes[run.begin : run.end]):
+            for i, node in enumerate(self.nodes[run.begin : run.end]):
                 for j, result in enumerate(node.results):
                     self.made[result.name] = (number, i % run.length, j), i // run.length
         self._find_groups()
@@ -216,7 +223,7 @@ class _Places:
         shared = {**dict(graph.shared_layouts), **plan.shared_layouts}
         numbers: dict[Hashable, int] = {}
         keys = []
-        for node in graph.nodes:
+        for node in self.nodes:
             key = (
                 node.operator,
                 repr(sorted(constants(node.attributes).items())),
@@ -247,7 +254,7 @@ class _Places:
     def _uses(self) -> Iterator[tuple[int, int, int, Node]]:
         """Yield the operators of runs: the run, the period, the place in it, and the operator."""
         for number, run in enumerate(self.runs):
-            for i, node in enumerate(self.graph.nodes[run.begin : run.end]):
+            for i, node in enumerate(self.nodes[run.begin : run.end]):
                 yield number, i // run.length, i % run.length, node
 
     def _find_groups(self) -> None:

@@ -20,6 +20,7 @@ from shardwright.models import training_definition
 from shardwright.passes.annotate import Annotate
 from shardwright.passes.append_optimizer import AppendOptimizer
 from shardwright.passes.base import Pass
+from shardwright.passes.canonicalize import Canonicalize
 from shardwright.passes.manager import PassManager
 from shardwright.planner.evaluation.lengthening import NotRepeatedError
 from shardwright.planner.evaluation.repeats import KEPT
@@ -32,8 +33,12 @@ POD = cluster("h100-pod:figures=datasheet")
 SMALL = "hidden=32,heads=4,sequence=16,vocabulary=64"
 Emission = tuple[Graph, Decisions, Sequence[Pass], Graph]
 CASES = first(
-    5,
+    6,
     [
+        (
+            f"command-r:layers=8,kv_heads=4,inner=64,{SMALL}",
+            "data=8,zero=3,micro_batch=1,recompute=full",
+        ),
         (f"gpt:layers=8,{SMALL}", "data=8,zero=3,micro_batch=1,recompute=full"),
         (f"bert:layers=8,{SMALL}", "tensor=2,data=4,zero=2,recompute=operators,sequence_parallel"),
         (f"llama:layers=8,kv_heads=2,inner=64,{SMALL}", "context=2,data=4,zero=1,micro_batch=1"),
@@ -234,14 +239,16 @@ def test_layers_that_others_read_stay(read: Sequence[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "periods"), [("gemma3-12b", 8), ("llama3.2-3b", 28), ("moonlight-16b-a3b", 26)]
+    ("name", "periods"),
+    [("gemma3-12b", 8), ("llama3.2-3b", 28), ("moonlight-16b-a3b", 26), ("command-r", 40)],
 )
 def test_of_all_periods_those_stay_that_leave_out_most(name, periods):
     """Of six layers of Gemma 3 five are alike, and its 48 layers are eight periods of six.
 
-    The first layer of Moonlight has no experts, but the end of it is as of the others.
+    The first layer of Moonlight has no experts, but the end of it is as of the others; that of
+    Command R makes zeros that all layers add.
     """
-    whole = training_definition(f"{name}:sequence=64", 8, 1)[0].graph
+    whole = Canonicalize().run(training_definition(f"{name}:sequence=64", 8, 1)[0].graph)
     few = shortened(whole, Decisions(Mesh(()), {}, {}, stages=stages_of(whole)))
     assert few is not None
     (layers,) = few.levels[-1]
