@@ -16,7 +16,7 @@ from shardwright.frontends.configs.architecture import (
     Norm,
 )
 from shardwright.frontends.configs.feed_forwards import FeedForwards
-from shardwright.frontends.configs.kinds import CONDITIONAL, KINDS, Kind
+from shardwright.frontends.configs.kinds import CONDITIONAL, Kind, kinds
 from shardwright.frontends.configs.reading import Fields
 from shardwright.frontends.configs.ropes import Rope, ropes
 
@@ -52,7 +52,7 @@ def architecture(kind: str, fields: Fields) -> Architecture:
     ModelError
         If a field has a value that is not supported, or fields contradict each other.
     """
-    own = KINDS[kind]
+    own = kinds()[kind]
     for usual, name in own.names.items():
         if name in fields.left:
             fields.left[usual] = fields.left.pop(name)
@@ -67,7 +67,7 @@ def architecture(kind: str, fields: Fields) -> Architecture:
 
 def defaults(kind: str) -> Mapping[str, Any]:
     """Return what the configuration class of a kind has where a file has no field."""
-    return KINDS[kind].defaults
+    return kinds()[kind].defaults
 
 
 class _Reader:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shardwright.frontends.configs import decoders
-from shardwright.frontends.configs.kinds import KINDS
+from shardwright.frontends.configs.kinds import kinds
 from shardwright.frontends.configs.reading import Fields, Reading
 from shardwright.ir.files.reading import from_json
 
@@ -58,7 +58,7 @@ def read(where: str, values: Mapping[str, Any], sizes: Mapping[str, str]) -> Rea
     reading = Reading(where)
     if isinstance(kind, str) and kind in _WRAPPERS:
         return _inner(where, kind, values, sizes)
-    if isinstance(kind, str) and kind in KINDS:
+    if isinstance(kind, str) and kind in kinds():
         return _decoder(kind, where, values, sizes)
     if not isinstance(kind, str):
         raise reading.error(f"`model_type` is `{kind}`, expected a name", "add it")
@@ -72,7 +72,7 @@ def read(where: str, values: Mapping[str, Any], sizes: Mapping[str, str]) -> Rea
 
 def known() -> str:
     """Return the names of the architectures that are models of the zoo."""
-    return ", ".join(sorted({*KINDS, *_WRAPPERS, *_ARCHITECTURES}))
+    return ", ".join(sorted({*kinds(), *_WRAPPERS, *_ARCHITECTURES}))
 
 
 def _foreign(reading: Reading, values: Mapping[str, Any], sizes: Mapping[str, str]) -> Reading:

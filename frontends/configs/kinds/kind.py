@@ -1,6 +1,6 @@
 """How a decoder differs from Llama, in names of fields and in parts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ class Kind:
         What its configuration class in transformers has where a file has no field.
     names : mapping of str to str
         Its own names of fields, by the usual ones.
-    biases : tuple of three
+    biases : sequence of three
         Whether queries, keys and values, the last product of attention, and the feed-forward have
         biases: a truth value, or the field that says so.
     norm : str
@@ -64,13 +64,13 @@ class Kind:
         Whether what is read is multiplied by a sigmoid of the token.
     head_bias : bool
         Whether the head has a bias.
-    ignored : tuple of str
+    ignored : sequence of str
         Common fields that its class does not have.
     """
 
     defaults: Mapping[str, Any] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
-    biases: tuple[str | bool, str | bool, str | bool] = (False, False, False)
+    biases: Sequence[str | bool] = (False, False, False)
     norm: NormKind = "rms"
     epsilon: str = "rms_norm_eps"
     from_one: bool = False
@@ -89,7 +89,7 @@ class Kind:
     scales: Mapping[str, str] = field(default_factory=dict)
     gated_attention: bool = False
     head_bias: bool = False
-    ignored: tuple[str, ...] = ()
+    ignored: Sequence[str] = ()
 
 
 # Fields that some classes have and others ignore: a kind that has one names it in its defaults.
@@ -106,14 +106,3 @@ CONDITIONAL = (
     *("norm_topk_prob", "n_shared_experts", "shared_expert_intermediate_size"),
     *("routed_scaling_factor", "rope_interleave", "clip_qkv", "topk_method", "scoring_func"),
 )
-
-ALL = ("attention_bias", "attention_bias", "mlp_bias")
-ATTENTION = ("attention_bias", "attention_bias", False)
-QUERIES = ("attention_bias", False, False)
-QWEN_WINDOW = {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28}
-GRANITE = {
-    "embedding_scale": "embedding_multiplier",
-    "residual_scale": "residual_multiplier",
-    "divided_logits": "logits_scaling",
-    "attention": "attention_multiplier",
-}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.frontends import configs
-from shardwright.frontends.configs.kinds import KINDS
+from shardwright.frontends.configs.kinds import kinds
 from shardwright.ir.errors import ModelError, ShardwrightWarning
 from shardwright.tools.main import main
 from shardwright.zoo import assumed_precision, load
@@ -214,7 +214,7 @@ WRONG = ("many", [], {}, [1, "a"], -1, 0, 1.5, 1e300, float("nan"), True, {"full
 def test_a_value_of_another_kind_is_refused_by_a_sentence(kind):
     sizes = {"hidden_size": 16, "num_attention_heads": 4, "vocab_size": 48}
     rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
-    fields = {"model_type": kind, **sizes, **KINDS[kind].defaults, "rope_scaling": rope}
+    fields = {"model_type": kind, **sizes, **kinds()[kind].defaults, "rope_scaling": rope}
     own = {"hybrid_override_pattern": "ME*-"} if kind == "nemotron_h" else {"num_hidden_layers": 2}
     names = [*fields, *own, "layer_types", "head_dim", "no_rope_layers", "rope_theta"]
     refused = 0
