@@ -14,13 +14,6 @@ WEIGHTS = np.array([[1.0, 2.0, -3.0, 0.0], [0.5, 0.0, 0.0, -1.0]], np.float32)
 FIELDS = np.array([[0, 0, 2, 1], [2, 2, 1, 2]], np.int32)
 
 
-@pytest.fixture(autouse=True)
-def afresh():
-    ms.reset_auto_parallel_context()
-    yield
-    ms.reset_auto_parallel_context()
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_the_context_says_over_how_many_ranks_a_table_is_split(mode):
     ms.set_auto_parallel_context(

@@ -16,10 +16,8 @@ TABLE = np.arange(24, dtype=np.float32).reshape(8, 3)
 
 @pytest.fixture(autouse=True)
 def two_ranks():
-    ms.reset_auto_parallel_context()
     with world(2):
         yield
-    ms.reset_auto_parallel_context()
 
 
 class LookUp(nn.Cell):

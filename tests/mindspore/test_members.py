@@ -60,24 +60,20 @@ def test_values_that_are_known_stay():
 @pytest.mark.parametrize(("rank", "stage"), [(0, 0), (3, 0), (4, 1), (7, 1)])
 def test_parameters_of_the_stage_of_a_rank(monkeypatch, rank, stage):
     monkeypatch.setenv("MS_SIMULATION_LEVEL", "0")
-    ms.reset_auto_parallel_context()
     network = Outer()
     network.first.pipeline_stage, network.second.pipeline_stage = 0, 1
-    try:
-        ms.set_auto_parallel_context(
-            device_num=8, global_rank=rank, pipeline_stages=2, parallel_mode="semi_auto_parallel"
-        )
-        with pytest.raises(RuntimeError, match="the parameter `shift` is in no cell with") as found:
-            network.infer_param_pipeline_stage()
-        assert isinstance(found.value, ShardwrightError)
-        for each in (0, 1):
-            network.shift.add_pipeline_stage(each)
-        names = {parameter.name for parameter in network.infer_param_pipeline_stage()}
-        assert names == {"shift", ("first.w", "second.w")[stage]}
-        monkeypatch.delenv("MS_SIMULATION_LEVEL")
-        assert len(network.infer_param_pipeline_stage()) == 3
-    finally:
-        ms.reset_auto_parallel_context()
+    ms.set_auto_parallel_context(
+        device_num=8, global_rank=rank, pipeline_stages=2, parallel_mode="semi_auto_parallel"
+    )
+    with pytest.raises(RuntimeError, match="the parameter `shift` is in no cell with") as found:
+        network.infer_param_pipeline_stage()
+    assert isinstance(found.value, ShardwrightError)
+    for each in (0, 1):
+        network.shift.add_pipeline_stage(each)
+    names = {parameter.name for parameter in network.infer_param_pipeline_stage()}
+    assert names == {"shift", ("first.w", "second.w")[stage]}
+    monkeypatch.delenv("MS_SIMULATION_LEVEL")
+    assert len(network.infer_param_pipeline_stage()) == 3
 
 
 @pytest.mark.parametrize("stage", [-1, 1.5, True, None])
@@ -109,15 +105,13 @@ def test_operators_are_split_by_the_batch_unless_they_have_a_strategy(strategy, 
     ms.set_auto_parallel_context(
         device_num=8, global_rank=0, parallel_mode="auto_parallel", full_batch=True
     )
-    try:
-        network = Products(strategy)
-        network.set_data_parallel()
-        network.set_train()
-        _cell_graph_executor.compile(network, *inputs)
-        found = _cell_graph_executor._get_shard_strategy(network)
-        assert [*found.values()] == expected
-    finally:
-        ms.reset_auto_parallel_context()
+    network = Products(strategy)
+    network.set_data_parallel()
+    network.set_train()
+    _cell_graph_executor.compile(network, *inputs)
+    found = _cell_graph_executor._get_shard_strategy(network)
+    assert [*found.values()] == expected
+    ms.reset_auto_parallel_context()
     plain = Products(strategy)
     plain.second.weight, plain.second.bias = network.second.weight, network.second.bias
     np.testing.assert_array_equal(network(*inputs).asnumpy(), plain(*inputs).asnumpy())

@@ -13,12 +13,9 @@ from tests.mindspore.cells import Applied
 
 @pytest.fixture
 def eight_ranks():
-    ms.reset_auto_parallel_context()
     ms.set_auto_parallel_context(
         dataset_strategy="full_batch", device_num=8, parallel_mode="semi_auto_parallel"
     )
-    yield
-    ms.reset_auto_parallel_context()
 
 
 def applied(function, *inputs):

@@ -17,15 +17,12 @@ SPLIT, WHOLE = ((8, 1), (8, 1)), ((1, 1), (1, 1))
 
 @pytest.fixture(autouse=True)
 def eight_ranks():
-    ms.reset_auto_parallel_context()
     ms.set_auto_parallel_context(
         dataset_strategy="full_batch",
         device_num=8,
         global_rank=7,
         parallel_mode="semi_auto_parallel",
     )
-    yield
-    ms.reset_auto_parallel_context()
 
 
 class AddRelu(nn.Cell):

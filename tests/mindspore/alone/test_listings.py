@@ -24,12 +24,9 @@ from tests.mindspore.cells import Applied, ones
 @pytest.fixture(autouse=True)
 def eight_ranks(monkeypatch):
     monkeypatch.setenv("MS_SIMULATION_LEVEL", "0")
-    ms.reset_auto_parallel_context()
     set_auto_parallel_context(
         device_num=8, global_rank=0, parallel_mode="semi_auto_parallel", full_batch=True
     )
-    yield
-    ms.reset_auto_parallel_context()
 
 
 class Products(nn.Cell):

@@ -20,14 +20,10 @@ from tests.mindspore.cells import Applied, ones
 
 @pytest.fixture(autouse=True)
 def eight_ranks():
-    ms.reset_auto_parallel_context()
     ms.set_context(device_target="Ascend")
     ms.set_auto_parallel_context(
         device_num=8, global_rank=0, parallel_mode="semi_auto_parallel", full_batch=True
     )
-    yield
-    ms.reset_auto_parallel_context()
-    ms.set_context(device_target="CPU")
 
 
 IMAGES, WEIGHT, BOXES = ones(8, 16, 10, 10), ones(8, 16, 5, 5), ones(16, 4)

@@ -16,12 +16,9 @@ from tests.mindspore.cells import Applied, ones
 @pytest.fixture(autouse=True)
 def sixteen_ranks(monkeypatch):
     monkeypatch.setenv("MS_SIMULATION_LEVEL", "0")
-    ms.reset_auto_parallel_context()
     ms.set_auto_parallel_context(
         device_num=16, global_rank=3, parallel_mode="semi_auto_parallel", full_batch=True
     )
-    yield
-    ms.reset_auto_parallel_context()
 
 
 class Product(nn.Cell):

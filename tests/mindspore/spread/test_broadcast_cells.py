@@ -24,12 +24,6 @@ print([made.asnumpy().tolist() for made in cell()])
 """
 
 
-@pytest.fixture(autouse=True)
-def as_it_was():
-    yield
-    ms.reset_auto_parallel_context()
-
-
 @needs_mpi
 @pytest.mark.long
 def test_every_rank_gets_the_tensors_of_the_first(tmp_path):

@@ -10,14 +10,6 @@ from shardwright.mindspore.nn import Momentum, TrainOneStepCell
 from tests.mindspore.cells import ones
 
 
-@pytest.fixture(autouse=True)
-def as_it_was():
-    ms.reset_auto_parallel_context()
-    yield
-    ms.reset_auto_parallel_context()
-    ms.set_context(device_target="CPU")
-
-
 class Product(nn.Cell):
     def __init__(self, rows, strategy):
         super().__init__()

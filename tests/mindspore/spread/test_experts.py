@@ -23,13 +23,6 @@ OPTIONS = {"hidden_size": 8, "ffn_hidden_size": 16, "num_heads": 2}
 LENGTHS = {"src_seq_length": 6, "tgt_seq_length": 4}
 
 
-@pytest.fixture(autouse=True)
-def alone():
-    ms.reset_auto_parallel_context()
-    yield
-    ms.reset_auto_parallel_context()
-
-
 def routed(shares, chosen, capacity):
     """Return the weights of the experts of each token of a group, and the loss of balance."""
     tokens, experts = shares.shape

@@ -15,13 +15,6 @@ RANDOM = np.random.default_rng(0)
 X, Y = (RANDOM.standard_normal(shape).astype("float32") for shape in ((16, 8), (8, 24)))
 
 
-@pytest.fixture(autouse=True)
-def as_it_was():
-    ms.reset_auto_parallel_context()
-    yield
-    ms.reset_auto_parallel_context()
-
-
 @pytest.mark.parametrize("counts", [(4, 2), (8, 1), (2, 4), (1, 8)])
 def test_rows_and_columns_are_gathered(counts):
     product = Applied(operations.MatMul().shard((counts, counts)))

@@ -14,7 +14,6 @@ from tests.mindspore.cells import ones
 
 @pytest.fixture(autouse=True)
 def eight_ranks():
-    ms.reset_auto_parallel_context()
     reset_algo_parameters()
     ms.set_auto_parallel_context(
         device_num=8,
@@ -24,7 +23,6 @@ def eight_ranks():
         full_batch=True,
     )
     yield
-    ms.reset_auto_parallel_context()
     reset_algo_parameters()
 
 

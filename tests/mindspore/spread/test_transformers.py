@@ -26,13 +26,6 @@ CALM = {"attention_dropout_rate": 0.0, "hidden_dropout_rate": 0.0}
 LENGTHS = {"src_seq_length": 6, "tgt_seq_length": 4}
 
 
-@pytest.fixture(autouse=True)
-def alone():
-    ms.reset_auto_parallel_context()
-    yield
-    ms.reset_auto_parallel_context()
-
-
 def softmax(x):
     e = np.exp(x - x.max(-1, keepdims=True))
     return e / e.sum(-1, keepdims=True)
