@@ -8,7 +8,6 @@ from shardwright.dataflow.cotangents import gradient_name
 from shardwright.dataflow.liveness import Liveness, liveness
 from shardwright.ir.errors import OptionError
 from shardwright.ir.graph import Graph, Node, Value
-from shardwright.ir.layout import Layout
 from shardwright.ir.liveness import loop_of
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.registry import Registry, explained
@@ -118,7 +117,7 @@ def workspaces(
             read = [values[name] for name in node.operands]
             info = operator_info(node.operator, [value.type for value in read], node.attributes)
             assert isinstance(info, WithWorkspace)
-            taken = [value.layout or Layout.replicated(value.type.rank) for value in read]
+            taken = [value.known_layout for value in read]
             found[node.name] = info.workspace_bytes(taken, mesh)
     return found
 

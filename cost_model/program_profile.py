@@ -24,7 +24,7 @@ from shardwright.cost_model.profile import (
     check_costs,
 )
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
-from shardwright.cost_model.roofline import layout_of, local_bytes, node_costs, placed_cost
+from shardwright.cost_model.roofline import local_bytes, node_costs, placed_cost
 from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout, Strategy
@@ -382,8 +382,8 @@ class ProgramProfile(CostProfile):
             values.update((result.name, result) for result in node.results)
             operands = [values[name] for name in node.operands]
             types = [value.type for value in operands]
-            taken = [layout_of(value) for value in operands]
-            left = [layout_of(value) for value in node.results]
+            taken = [value.known_layout for value in operands]
+            left = [value.known_layout for value in node.results]
             if node.operator == "redistribute":
                 cost += float(self._move(types[0], taken, left)[0, 0])
             else:

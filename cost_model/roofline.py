@@ -56,7 +56,7 @@ def local_bytes(tensor: TensorType, layout: Layout, mesh: Mesh) -> float:
 
 def value_bytes(value: Value, mesh: Mesh) -> float:
     """Return the bytes of a value on one rank."""
-    return local_bytes(value.type, layout_of(value), mesh)
+    return local_bytes(value.type, value.known_layout, mesh)
 
 
 def _largest_share(tensors: Sequence[tuple[TensorType, Layout]], mesh: Mesh) -> float:
@@ -201,14 +201,9 @@ def computing_nodes(program: Graph) -> Iterator[tuple[Node, Work]]:
     for node in program.nodes:
         info = info_of(program, node)
         if not (info.is_view or isinstance(info, Communication | RingOperator)):
-            operands = [layout_of(values[name]) for name in node.operands]
-            work = operator_work(info, operands, [layout_of(v) for v in node.results], mesh)
+            operands = [values[name].known_layout for name in node.operands]
+            work = operator_work(info, operands, [v.known_layout for v in node.results], mesh)
             yield node, work
-
-
-def layout_of(value: Value) -> Layout:
-    """Return the layout of a value; without one it is whole on every rank."""
-    return value.layout or Layout.replicated(value.type.rank)
 
 
 def node_axes(node: Node, graph: Graph) -> tuple[str, ...]:
@@ -339,8 +334,8 @@ def node_cost(node: Node, operands: Sequence[Value], mesh: Mesh, prices: NodePri
     time, an all-reduce adds to an accumulator and an all-gather writes the part of a pass.
     """
     info = operator_info(node.operator, [value.type for value in operands], node.attributes)
-    taken = [layout_of(value) for value in operands]
-    left = [layout_of(value) for value in node.results]
+    taken = [value.known_layout for value in operands]
+    left = [value.known_layout for value in node.results]
     bare = node.results[0].layout is None
     return placed_cost(info, taken, left, mesh, prices, bare=bare)
 

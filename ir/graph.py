@@ -32,6 +32,11 @@ class Value:
     layout: Layout | None = None
 
     @property
+    def known_layout(self) -> Layout:
+        """The layout; of a value without one, that of a tensor which every rank has whole."""
+        return self.layout or Layout.replicated(self.type.rank)
+
+    @property
     def text(self) -> str:
         """Name, type and layout: ``x: f32[64, 128] [d@x, *]``."""
         return f"{self.name}: {self.type}" + (f" {self.layout}" if self.layout else "")

@@ -11,7 +11,7 @@ from shardwright.compiler.plans.compiled import Compiled
 from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.cost_model.roofline import local_bytes, node_axes, node_seconds, value_bytes
 from shardwright.ir.graph import Graph, Node
-from shardwright.ir.layout import Layout, Strategy
+from shardwright.ir.layout import Strategy
 from shardwright.ir.liveness import accumulates, times_run
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.communication.collectives import Communication
@@ -80,7 +80,7 @@ def sent_bytes(node: Node, program: Graph) -> float | None:
     info = operator_info(node.operator, [value.type for value in operands], node.attributes)
     mesh, operand = program.mesh or Mesh(()), operands[0]
     if isinstance(info, RingOperator):
-        layouts = [value.layout or Layout.replicated(value.type.rank) for value in operands]
+        layouts = [value.known_layout for value in operands]
         return sum(turn.sent_bytes for turn in info.rounds(layouts, mesh))
     if isinstance(info, Transfer):
         return value_bytes(operand, mesh) if node_axes(node, program) else None
@@ -88,7 +88,7 @@ def sent_bytes(node: Node, program: Graph) -> float | None:
         return None
     if mesh.in_time and accumulates(node, mesh.in_time):
         return None
-    layout = operand.layout or Layout.replicated(operand.type.rank)
+    layout = operand.known_layout
     size = local_bytes(operand.type, layout, mesh)
     members = max(map(len, info.groups), default=0) or mesh.extent(info.axes or mesh.names)
     passes = {

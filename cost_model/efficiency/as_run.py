@@ -16,7 +16,6 @@ from shardwright.cost_model.efficiency.work import Work, work_seconds
 from shardwright.cost_model.roofline import operator_work, seconds_of_nodes, value_bytes
 from shardwright.cost_model.streams import Placement, Task
 from shardwright.ir.graph import Graph, Node
-from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.attention.scaled_dot_product import Attention
 from shardwright.operators.info import info_of, operator_class
@@ -86,7 +85,7 @@ def launch_seconds(node: Node, graph: Graph, software: Software | None) -> float
     if software is None or not issubclass(operator_class(node.operator), Attention):
         return 0.0
     values, count = [*graph.operand_values(node), *node.results], len(node.operands)
-    layouts = [value.layout or Layout.replicated(value.type.rank) for value in values]
+    layouts = [value.known_layout for value in values]
     mesh = graph.mesh or Mesh(())
     work = operator_work(info_of(graph, node), layouts[:count], layouts[count:], mesh)
     return softmax_seconds(work, software)

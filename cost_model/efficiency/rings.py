@@ -99,5 +99,5 @@ def computing_seconds(node: Node, graph: Graph, cluster: Cluster) -> float:
     operands, mesh = graph.operand_values(node), graph.mesh or Mesh(())
     info = operator_info(node.operator, [value.type for value in operands], node.attributes)
     assert isinstance(info, RingOperator)
-    layouts = [value.layout or Layout.replicated(value.type.rank) for value in operands]
+    layouts = [value.known_layout for value in operands]
     return ring_computing(ring_work(info, layouts, mesh), cluster)

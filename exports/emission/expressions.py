@@ -10,7 +10,7 @@ from shardwright.exports.emission.vocabulary import MODULES, RINGS, ROWS, Signat
 from shardwright.exports.emission.writing import Code, code, identifier, in_parentheses, listed
 from shardwright.ir.errors import PlanError
 from shardwright.ir.graph import Graph, Node, Value
-from shardwright.ir.layout import Layout, Strategy
+from shardwright.ir.layout import Strategy
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.info import OperatorInfo, operator_info
 
@@ -209,7 +209,7 @@ class Expressions:
 
     def _strategy(self, node: Node, info: OperatorInfo) -> Strategy:
         values = self._program.operand_values(node)
-        taken = [v.layout or Layout.replicated(v.type.rank) for v in values]
+        taken = [v.known_layout for v in values]
         left = [v.layout.reduced() if v.layout else None for v in node.results]
         return info.infer_layouts(taken, self._mesh, left)[0]
 

@@ -13,7 +13,6 @@ from shardwright.compiler.plans.plan import Plan
 from shardwright.exports.degrees.readings import forward_nodes, weights_of
 from shardwright.ir.errors import PlanError
 from shardwright.ir.graph import Graph, Node, Value
-from shardwright.ir.layout import Layout
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import operator_class
 
@@ -63,7 +62,7 @@ class Axes:
         program, mesh = plan.program, plan.mesh.of_ranks
         data = mesh.ordered({a for value in program.inputs for a in _axes_of_input(value, plan)})
         divided = {
-            name: mesh.ordered({*(layout_of(program.value(name)).split_axes)} & {*data})
+            name: mesh.ordered({*(program.value(name).known_layout.split_axes)} & {*data})
             for name in weights_of(program)
         }
         shard = mesh.ordered({axis for axes in divided.values() for axis in axes})
@@ -78,17 +77,12 @@ class Axes:
 
 
 def _axes_of_input(value: Value, plan: Plan) -> tuple[str, ...]:
-    layout = layout_of(value).without(plan.mesh.in_time)
+    layout = value.known_layout.without(plan.mesh.in_time)
     if any(layout.splits[1:]):
         raise refused(f"the input `{value.name}` is divided in another dimension than its samples")
-    if not layout_of(value).is_even(value.type.shape, plan.mesh):
+    if not value.known_layout.is_even(value.type.shape, plan.mesh):
         raise refused(f"the ranks have different numbers of samples of `{value.name}`")
     return layout.split_axes
-
-
-def layout_of(value: Value) -> Layout:
-    """Return the layout of a value, which is whole where none was decided."""
-    return value.layout or Layout.replicated(value.type.rank)
 
 
 def _text(axes: tuple[str, ...]) -> str:

@@ -15,7 +15,7 @@ from typing import Final
 
 from shardwright.exports.degrees.readings import Reading, forward_nodes, readings, weights_of
 from shardwright.exports.emission.writing import Code, code, identifier, listed
-from shardwright.exports.parallelize.axes import exchanges, layout_of, refused
+from shardwright.exports.parallelize.axes import exchanges, refused
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.mesh import Mesh
 
@@ -387,7 +387,7 @@ class Styles:
 
     def _is_even(self, name: str) -> bool:
         value = self.program.value(name)
-        layout = layout_of(value)
+        layout = value.known_layout
         others = tuple(axis for axis in layout.split_axes if axis not in self.tensor)
         return layout.without(others).is_even(value.type.shape, self.mesh)
 
@@ -399,7 +399,7 @@ class Styles:
         PlanError
             If some axes of the tensor ranks divide it in another way than others.
         """
-        layout = layout_of(self.program.value(name))
+        layout = self.program.value(name).known_layout
         over = {axis for axis in layout.partial if axis in self.tensor}
         found: set[Placement] = {SUMS} if over else set()
         for dimension, axes in enumerate(layout.splits):

@@ -23,7 +23,7 @@ from shardwright.exports.emission.writing import (
     word,
     wrapped,
 )
-from shardwright.exports.parallelize.axes import Axes, layout_of
+from shardwright.exports.parallelize.axes import Axes
 from shardwright.exports.parallelize.blocks import Blocks
 from shardwright.exports.parallelize.styles import Styles, placement_text
 from shardwright.exports.torch.torch_program import TF32_SWITCH
@@ -338,7 +338,7 @@ class Writer:
     def _shard_dimensions(self) -> Iterator[tuple[str, int]]:
         """Yield the parameters that are divided over the data ranks, but not in dimension 0."""
         for weight in weights_of(self.plan.program):
-            for dimension, axes in enumerate(layout_of(self.plan.program.value(weight)).splits):
+            for dimension, axes in enumerate(self.plan.program.value(weight).known_layout.splits):
                 if dimension and {*axes} & {*self.axes.shard}:
                     yield weight, dimension
 

@@ -50,7 +50,7 @@ def _placement(name: str, layout: Layout, mesh: Mesh) -> Code:
 
 
 def _tensor(value: Value, mesh: Mesh) -> dict[str, object]:
-    layout = value.layout or Layout.replicated(value.type.rank)
+    layout = value.known_layout
     found: dict[str, object] = {
         "dtype": value.type.dtype,
         "shape": list(value.type.shape),

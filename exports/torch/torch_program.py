@@ -9,7 +9,6 @@ from shardwright.exports.emission.program_writer import ProgramWriter, table
 from shardwright.exports.emission.vocabulary import Vocabulary
 from shardwright.exports.emission.writing import Code, code, fixed, in_parentheses
 from shardwright.exports.torch.placements import placements
-from shardwright.ir.layout import Layout
 
 TF32_SWITCH: Final = fixed(
     """torch.set_float32_matmul_precision("high")
@@ -72,6 +71,6 @@ class TorchProgram(ProgramWriter):
         ranks = self.plan.mesh.of_ranks
         for parameter in self.program.parameters:
             value = parameter.value
-            layout = value.layout or Layout.replicated(value.type.rank)
+            layout = value.known_layout
             if layout.is_even(value.type.shape, ranks):
                 yield code("{}: {}", value.name, in_parentheses(placements(layout, ranks)))

@@ -102,7 +102,7 @@ def _whole_gradients(
     results = list(whole_kernel(info, *operands))
     arrays = [*operands, *results, *cotangents(info, seed)]
     tensors = {
-        value.name: (value.type, value.layout or Layout.replicated(value.type.rank), [array])
+        value.name: (value.type, value.known_layout, [array])
         for value, array in zip(inputs, arrays, strict=True)
     }
     found = execute(build.nodes, tensors, Mesh(()))

@@ -60,7 +60,7 @@ def _content(parameters: Iterable[Parameter], mesh: Mesh, stage: int) -> dict[st
     left_out = []
     for parameter in parameters:
         value = parameter.value
-        layout = value.layout or Layout.replicated(value.type.rank)
+        layout = value.known_layout
         found = _matrix_and_map(layout, value.type.shape, mesh)
         if found is None:
             left_out.append(parameter.name)

@@ -6,7 +6,6 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.rings import ring_work
 from shardwright.cost_model.pipelines.mixed import AnyCluster
 from shardwright.cost_model.roofline import (
-    layout_of,
     operator_work,
     seconds_of_nodes,
     value_bytes,
@@ -79,10 +78,10 @@ def attention_of(program: Graph, cluster: Cluster) -> tuple[float, float, str]:
 def _flops(node: Node, program: Graph) -> float:
     """Return the flops of attention on one rank."""
     info, mesh = info_of(program, node), program.mesh or Mesh(())
-    operands = [layout_of(value) for value in program.operand_values(node)]
+    operands = [value.known_layout for value in program.operand_values(node)]
     if isinstance(info, RingOperator):
         return sum(turn.flops for turn in ring_work(info, operands, mesh).rounds)
-    return operator_work(info, operands, [layout_of(v) for v in node.results], mesh).flops
+    return operator_work(info, operands, [v.known_layout for v in node.results], mesh).flops
 
 
 def logit_bytes(program: Graph) -> float:
