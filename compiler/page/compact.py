@@ -8,15 +8,7 @@ from shardwright.ir.units import ROWS, bytes_text, html_table, seconds_text
 
 
 def compact_tables(compiled: Compiled, cluster: AnyCluster) -> str:
-    """Return the operators and the redistributions that take most time, as HTML.
-
-    Parameters
-    ----------
-    compiled : Compiled
-        The compiled model.
-    cluster : Cluster or MixedCluster
-        The devices that times are predicted for.
-    """
+    """Return the operators and the redistributions that take most time, as HTML."""
     operators = sorted(strategies_document(compiled, cluster), key=lambda row: -row["seconds"])
     moves = communication_document(compiled, cluster)
     chosen = [

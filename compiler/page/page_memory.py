@@ -64,17 +64,7 @@ def memory_document(
 def peaks_by_layer(
     source: Graph, program: Graph, timeline: Timeline, cluster: AnyCluster
 ) -> list[dict[str, Any]]:
-    """Return the peak of each device group by layer and kind: ``at``, and ``layers``.
-
-    Parameters
-    ----------
-    source, program : Graph
-        The model, and the program of a rank.
-    timeline : Timeline
-        The timeline of a step.
-    cluster : Cluster or MixedCluster
-        The devices that it is for.
-    """
+    """Return the peak of each device group by layer and kind: ``at``, and ``layers``."""
     return _groups(source, program, timeline, cluster)[1]
 
 

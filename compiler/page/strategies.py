@@ -11,15 +11,7 @@ from shardwright.ir.units import pattern
 
 
 def strategies_document(compiled: Compiled, cluster: AnyCluster) -> list[dict[str, Any]]:
-    """Return the operators with their strategies, in the order of the model.
-
-    Parameters
-    ----------
-    compiled : Compiled
-        The compiled model.
-    cluster : Cluster or MixedCluster
-        The devices that times are predicted for.
-    """
+    """Return the operators with their strategies, in the order of the model."""
     return [_row(fold) for fold in _folds(compiled, cluster)]
 
 

@@ -7,7 +7,7 @@ others.
 
 from functools import lru_cache
 from itertools import pairwise
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -298,20 +298,18 @@ def check_measured(name: str) -> None:
         raise ValueError(f"`{name}` takes no time")
 
 
-class MessageTimes(Description):
-    """Measured seconds of messages by their bytes.
-
-    Between two sizes seconds are linear in the bytes; smaller messages take as long as the smallest
-    one, larger ones have the bandwidth of the largest.
+class Curve(Description):
+    """Numbers by others, which rise.
 
     Parameters
     ----------
     points : tuple of (float, float)
-        Bytes and seconds; bytes rise from point to point, and seconds do not fall.
+        Pairs of both.
     tag, source
         As of a figure.
     """
 
+    along: ClassVar[str]  # what rises
     points: Annotated[tuple[tuple[Positive, Positive], ...], Field(min_length=1)]
     tag: Tag
     source: Name
@@ -319,9 +317,26 @@ class MessageTimes(Description):
     @field_validator("points")
     @classmethod
     def _rising(cls, points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
-        for (size, seconds), (larger, later) in pairwise(points):
+        for (size, _), (larger, _) in pairwise(points):
             if larger <= size:
-                raise ValueError(f"the bytes of points must rise, and {larger:g} follows {size:g}")
+                what = f"the {cls.along} of points must rise"
+                raise ValueError(f"{what}, and {larger:g} follows {size:g}")
+        return points
+
+
+class MessageTimes(Curve):
+    """Measured seconds, which do not fall, of messages by their bytes.
+
+    Between two sizes seconds are linear in the bytes; smaller messages take as long as the smallest
+    one, larger ones have the bandwidth of the largest.
+    """
+
+    along = "bytes"
+
+    @field_validator("points")
+    @classmethod
+    def _not_falling(cls, points: tuple[tuple[float, float], ...]) -> Any:
+        for (size, seconds), (larger, later) in pairwise(points):
             if later < seconds:
                 raise ValueError(
                     f"{larger:g} bytes take {later:g} seconds, and {size:g} bytes {seconds:g}: "

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -20,13 +19,11 @@ from pydantic import Field, field_validator, model_validator
 
 from shardwright.cost_model.efficiency.exchange import Gate, Sent
 from shardwright.cost_model.efficiency.figures import (
+    Curve,
     Description,
     Figure,
     Library,
-    Name,
-    Positive,
     Rate,
-    Tag,
 )
 from shardwright.dataflow.orders import SCHEDULES
 from shardwright.ir.errors import ClusterError
@@ -85,28 +82,13 @@ class SoftwareMemory(Description):
         return hash(self.figures)
 
 
-class HeadWidths(Description):
+class HeadWidths(Curve):
     """What attention attains of its rate by the width of queries and keys of a head.
 
-    Parameters
-    ----------
-    points : tuple of (float, float)
-        Widths, which rise, and shares; between two of them the line counts, beyond them the last.
-    tag, source
-        As of a figure.
+    Between two widths the line counts, beyond them the last.
     """
 
-    points: Annotated[tuple[tuple[Positive, Positive], ...], Field(min_length=1)]
-    tag: Tag
-    source: Name
-
-    @field_validator("points")
-    @classmethod
-    def _rising(cls, points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
-        for (width, _), (wider, _) in pairwise(points):
-            if wider <= width:
-                raise ValueError(f"the widths of points must rise, and {wider:g} follows {width:g}")
-        return points
+    along = "widths"
 
     def share(self, width: float) -> float:
         """Return the share of a width."""

@@ -207,19 +207,7 @@ class StageProblems:
         memory_limit: float | None,
         received: Mapping[str, Layout] | None = None,
     ) -> StagePlan | None:
-        """Return a plan of a stage; None where none was found.
-
-        Parameters
-        ----------
-        begin, end : int
-            The first block of the stage, and the one after its last.
-        in_flight : int
-            Micro-batches in flight at its peak.
-        memory_limit : float or None
-            Bytes of a rank.
-        received : mapping of str to Layout, optional
-            Layouts of values that it receives, or sends; by default, any.
-        """
+        """Return a plan of a stage, some of whose values are in layouts; None without one."""
         found = self._searched(begin, end, in_flight, memory_limit, received)
         return None if found.plan is None else self.moved(found.plan, found.begin, begin, end)
 

@@ -3,8 +3,10 @@
 import gzip
 import os
 import zlib
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -17,6 +19,11 @@ from shardwright.operators.info import Array
 
 _IDX_IMAGES, _IDX_LABELS = 2051, 2049  # magic numbers: unsigned bytes in three and one dimensions
 _USAGES = {"train": ("train",), "test": ("t10k",), "all": ("train", "t10k")}
+_PATTERNS: dict[str, tuple[str, ...]] = {
+    "train": ("data_batch_*.bin",),
+    "test": ("test_batch.bin",),
+}
+_PATTERNS["all"] = (*_PATTERNS["train"], *_PATTERNS["test"])
 _CIFAR_IMAGE = (3, 32, 32)
 # How much longer a file may be than it is packed, and bytes that every one may have: MNIST's images
 # are 5 times as long. Half would do; with twice as much a file that is made for it takes twice the
@@ -24,7 +31,33 @@ _CIFAR_IMAGE = (3, 32, 32)
 _MOST_TIMES, _MOST_SMALL = 20, 2**24
 
 
-class MnistDataset(ArrayDataset):
+class _OfFolder(ArrayDataset):
+    """The arrays in the files of a folder, of the training part, the test part or both."""
+
+    known: ClassVar[str]  # what the files are called
+    parts: ClassVar[Mapping[str, tuple[str, ...]]]  # the beginnings or patterns of their names
+
+    def __init__(
+        self,
+        dataset_dir: str | Path,
+        usage: str = "train",
+        num_shards: int | None = None,
+        shard_id: int | Rank | None = None,
+        shuffle: bool = False,
+    ) -> None:
+        if usage not in self.parts:
+            raise ModelError(
+                f"unknown usage `{usage}` of {self.known}: expected train, test or all"
+            )
+        columns = self._read(Path(dataset_dir), self.parts[usage])
+        super().__init__(columns, num_shards, shard_id, shuffle)
+
+    @abstractmethod
+    def _read(self, folder: Path, names: tuple[str, ...]) -> dict[str, Array]:
+        """Return the columns in the files of some names."""
+
+
+class MnistDataset(_OfFolder):
     """Handwritten digits in the files of MNIST; columns ``image`` ``[28, 28, 1]`` and ``label``.
 
     Parameters
@@ -41,21 +74,14 @@ class MnistDataset(ArrayDataset):
     LeCun, Cortes and Burges, "The MNIST database of handwritten digits", for the format.
     """
 
-    def __init__(
-        self,
-        dataset_dir: str | Path,
-        usage: str = "train",
-        num_shards: int | None = None,
-        shard_id: int | Rank | None = None,
-        shuffle: bool = False,
-    ) -> None:
-        if usage not in _USAGES:
-            raise ModelError(f"unknown usage `{usage}` of MNIST: expected train, test or all")
-        stems = [Path(dataset_dir) / name for name in _USAGES[usage]]
+    known, parts = "MNIST", _USAGES
+
+    def _read(self, folder: Path, names: tuple[str, ...]) -> dict[str, Array]:
+        stems = [folder / name for name in names]
         there = [s for s in stems if list(s.parent.glob(f"{s.name}-images-idx3-ubyte*"))]
         pairs = [_mnist_pair(stem) for stem in there or stems[:1]]
         images, labels = (_joined(parts) for parts in zip(*pairs, strict=True))
-        super().__init__({"image": images, "label": labels}, num_shards, shard_id, shuffle)
+        return {"image": images, "label": labels}
 
 
 def _mnist_pair(stem: Path) -> tuple[Array, Array]:
@@ -118,7 +144,7 @@ def _mapped(path: Path) -> Array:
     return np.asarray(np.memmap(path, np.uint8, "r"))
 
 
-class Cifar10Dataset(ArrayDataset):
+class Cifar10Dataset(_OfFolder):
     """Small coloured pictures in the binary files of CIFAR-10.
 
     Columns are ``image`` ``[32, 32, 3]`` and ``label``.
@@ -137,26 +163,15 @@ class Cifar10Dataset(ArrayDataset):
     Krizhevsky, "Learning multiple layers of features from tiny images", 2009.
     """
 
-    def __init__(
-        self,
-        dataset_dir: str | Path,
-        usage: str = "train",
-        num_shards: int | None = None,
-        shard_id: int | Rank | None = None,
-        shuffle: bool = False,
-    ) -> None:
-        train, test = "data_batch_*.bin", "test_batch.bin"
-        patterns = {"train": (train,), "test": (test,), "all": (train, test)}.get(usage)
-        if patterns is None:
-            raise ModelError(f"unknown usage `{usage}` of CIFAR-10: expected train, test or all")
-        folder = Path(dataset_dir)
-        paths = [path for pattern in patterns for path in sorted(folder.glob(pattern))]
+    known, parts = "CIFAR-10", _PATTERNS
+
+    def _read(self, folder: Path, names: tuple[str, ...]) -> dict[str, Array]:
+        paths = [path for pattern in names for path in sorted(folder.glob(pattern))]
         if not paths:
-            raise ModelError(f"there is no file `{patterns[0]}`", str(dataset_dir))
+            raise ModelError(f"there is no file `{names[0]}`", str(folder))
         records = _joined([_cifar_records(path) for path in paths])
         images = records[:, 1:].reshape(-1, *_CIFAR_IMAGE).transpose(0, 2, 3, 1)
-        columns = {"image": images, "label": records[:, 0]}
-        super().__init__(columns, num_shards, shard_id, shuffle)
+        return {"image": images, "label": records[:, 0]}
 
 
 def _cifar_records(path: Path) -> Array:

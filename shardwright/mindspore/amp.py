@@ -6,14 +6,9 @@ from shardwright.train import DynamicLossScaleManager
 
 
 class FixedLossScaleManager(train.FixedLossScaleManager):
-    """A constant factor on the loss, against underflow of small gradients.
+    """A constant factor on the loss; see `shardwright.train.FixedLossScaleManager`.
 
-    Parameters
-    ----------
-    loss_scale : float
-        The factor.
-    drop_overflow_update : bool
-        Whether steps whose gradients overflow are skipped.
+    Steps whose gradients overflow are skipped unless `drop_overflow_update` is False.
     """
 
     def __init__(self, loss_scale: float = 128.0, drop_overflow_update: bool = True) -> None:

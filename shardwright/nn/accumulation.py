@@ -39,12 +39,5 @@ class PipelineCell(GradAccumulation):
     """A network that is trained in micro-batches, which pass through its pipeline stages.
 
     The stages are those of its cells (``cell.pipeline_stage``), or the compiler's. The name is that
-    of MindSpore's cell.
-
-    Parameters
-    ----------
-    network : Cell
-        The network, and its loss where it has one.
-    micro_size : int
-        Number of micro-batches.
+    of MindSpore's cell; the arguments are those of `GradAccumulation`.
     """

@@ -30,15 +30,7 @@ class _Branch:
 
 
 def branches_of(graph: Graph, data: Mapping[str, Array]) -> Iterator[Mixture]:
-    """Yield the mixtures of a program that compute expert after expert.
-
-    Parameters
-    ----------
-    graph : Graph
-        The program.
-    data : mapping of str to array
-        Initial values of its parameters.
-    """
+    """Yield the mixtures of a program that compute expert after expert."""
     groups: dict[str, list[_Branch]] = defaultdict(list)
     back = [node for node in graph.nodes if node.operator == "combine" and _is_one(graph, node)]
     constant = constants_of(graph) if back else {}

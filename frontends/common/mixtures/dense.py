@@ -15,15 +15,7 @@ _PRODUCTS = ("matmul", "einsum")
 
 
 def dense_mixtures(graph: Graph, data: Mapping[str, Array]) -> Iterator[str]:
-    """Yield a sentence for each layer whose experts compute all tokens, with what that costs.
-
-    Parameters
-    ----------
-    graph : Graph
-        The imported program.
-    data : mapping of str to array
-        Initial values of its parameters.
-    """
+    """Yield a sentence for each layer whose experts compute all tokens, with what that costs."""
     for node in graph.nodes:
         if node.operator != "top_k":
             continue

@@ -17,15 +17,7 @@ _PRODUCTS = ("einsum", "matmul", "grouped_matmul")
 
 
 def masked_mixtures(graph: Graph, data: Mapping[str, Array]) -> Iterator[str]:
-    """Yield a sentence for each layer that sends tokens by products with masks.
-
-    Parameters
-    ----------
-    graph : Graph
-        The imported program.
-    data : mapping of str to array
-        Initial values of its parameters.
-    """
+    """Yield a sentence for each layer that sends tokens by products with masks."""
     for node in graph.nodes:
         if node.operator not in ("top_k", "argmax"):
             continue

@@ -22,15 +22,7 @@ from shardwright.operators.info import Array, operator_class
 
 
 def slots_of(graph: Graph, data: Mapping[str, Array]) -> Iterator[Mixture]:
-    """Yield the mixtures of a program whose tokens go to slots.
-
-    Parameters
-    ----------
-    graph : Graph
-        The program.
-    data : mapping of str to array
-        Initial values of its parameters.
-    """
+    """Yield the mixtures of a program whose tokens go to slots."""
     if not any(node.operator in CHOOSING for node in graph.nodes):
         return
     constant = constants_of(graph)

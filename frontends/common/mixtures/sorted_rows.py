@@ -19,15 +19,7 @@ from shardwright.operators.info import Array
 
 
 def sorted_rows_of(graph: Graph, data: Mapping[str, Array]) -> Iterator[Mixture]:
-    """Yield the mixtures of a program whose rows are sorted.
-
-    Parameters
-    ----------
-    graph : Graph
-        The program.
-    data : mapping of str to array
-        Initial values of its parameters.
-    """
+    """Yield the mixtures of a program whose rows are sorted."""
     groups: dict[tuple[str, int], list[Node]] = defaultdict(list)
     for node in graph.nodes:
         if node.operator == "dispatch" and (key := _group(graph, node)):

@@ -213,12 +213,8 @@ class _InstanceNorm(GroupNorm):
         Added to the variance.
     momentum : float
         Has no effect: the statistics are those of each sample.
-    affine : bool
-        Whether the scale and the shift are trained.
-    gamma_init, beta_init : str, float or Initializer
-        Initializers of scale and shift.
-    dtype : str
-        Element type of the parameters.
+    affine, gamma_init, beta_init, dtype
+        As of `GroupNorm`.
     """
 
     def __init__(
