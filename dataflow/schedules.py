@@ -71,7 +71,11 @@ class Schedule:
 
     def stages_on(self, group: int) -> tuple[int, ...]:
         """Return the stages of a device group."""
-        return self.stage_map.stages(group, self.stages)
+        return self._stages_of[group]
+
+    @cached_property
+    def _stages_of(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(self.stage_map.stages(group, self.stages) for group in range(self.groups))
 
     def by_stage(self, values: Sequence[_V]) -> list[_V]:
         """Return for each stage the value of its device group."""
@@ -79,8 +83,7 @@ class Schedule:
 
     def by_group(self, values: Sequence[float]) -> list[float]:
         """Return for each device group the sum of the values of its stages."""
-        own = map(self.stages_on, range(self.groups))
-        return [sum(values[stage] for stage in stages) for stages in own]
+        return [sum([values[stage] for stage in stages]) for stages in self._stages_of]
 
     @cached_property
     def parts(self) -> tuple[str, ...]:

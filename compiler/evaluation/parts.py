@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeVar
 from shardwright.compiler.evaluation.times import Times
 from shardwright.dataflow.placement import even_sizes
 from shardwright.dataflow.schedules import Schedule
+from shardwright.ir.mesh import StageMap
 from shardwright.search.plan_dimensions import Held
 
 # What a program of fewer samples holds of the share of a larger micro-batch, where its layouts are
@@ -189,6 +190,7 @@ class Parts:
     last: Part
     saved: dict[Schedule, Sequence[float]] = field(default_factory=dict)
     _divided: dict[int, tuple[Stage, ...]] = field(default_factory=dict)
+    _on_groups: dict[tuple[StageMap, int], tuple[Part, ...]] = field(default_factory=dict)
 
     def of_samples(self, share: float) -> "Parts":
         """Return what a share of the samples of a micro-batch takes, at least."""
@@ -202,18 +204,31 @@ class Parts:
             self._divided[count] = tuple(self._stages(count))
         return self._divided[count]
 
+    def on_groups(self, schedule: Schedule) -> tuple[Part, ...]:
+        """Return what the device groups of a plan have: their stages, one after the other."""
+        key = schedule.stage_map, schedule.stages
+        if key not in self._on_groups:
+            stages, known = self.in_stages(schedule.stages), dict[tuple[int, ...], Part]()
+            own = map(schedule.stages_on, range(schedule.groups))
+            each = ([stages[number].whole for number in numbers] for numbers in own)
+            self._on_groups[key] = tuple(_in_a_row(parts, known) for parts in each)
+        return self._on_groups[key]
+
     def _stages(self, count: int) -> Iterator[Stage]:
-        end = 0
-        known: dict[tuple[int, ...], Part] = {}  # stages of equal layers are one object
+        end, known = 0, dict[tuple[int, ...], Part]()
         for number, size in enumerate(even_sizes(len(self.layers), count)):
             begin, end = end, end + size
-            own = self.layers[begin:end]
-            key = tuple(map(id, own))
-            if key not in known:
-                known[key] = reduce(Part.then, own)
-            layers = known[key]
+            layers = _in_a_row(self.layers[begin:end], known)
             whole = layers if number else self.first.then(layers)
             yield Stage(layers, whole.then(self.last) if number == count - 1 else whole)
+
+
+def _in_a_row(parts: Sequence[Part], known: dict[tuple[int, ...], Part]) -> Part:
+    """Return what parts take one after the other; one object for the same parts."""
+    key = tuple(map(id, parts))
+    if key not in known:
+        known[key] = reduce(Part.then, parts)
+    return known[key]
 
 
 def of_each(parts: Sequence[Part], of: Callable[[Part], T]) -> list[T]:

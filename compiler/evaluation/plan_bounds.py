@@ -408,44 +408,46 @@ class Bound:
     @cached_property
     def memory_by_kind(self) -> Mapping[str, float]:
         """What a rank of the fullest group takes at least, by kind."""
-        groups = range(self.plan.pipeline)
-        return max(map(self._memory_of, groups), key=lambda kinds: sum(kinds.values()))
+        groups, saved = self.parts.on_groups(self._schedule), self._saved
+        if self.passes == 1:
+            each = map(self._memory_of, groups, saved)
+            return max(each, key=lambda kinds: sum(kinds.values()))
+        stored = of_each(groups, lambda part: self._memory_of(part, 0.0))
+        all_of_it = [sum(kinds.values()) + more for kinds, more in zip(stored, saved, strict=True)]
+        fullest = all_of_it.index(max(all_of_it))
+        return {**stored[fullest], "activations": saved[fullest]}
 
     @cached_property
     def memory_bytes(self) -> float:
         """What a rank of the fullest group takes at least."""
         return sum(self.memory_by_kind.values())
 
-    def _memory_of(self, group: int) -> Mapping[str, float]:
-        stored, plan, data = self.shape.stored, self.plan, self.plan.data or 1
+    def _memory_of(self, part: Part, saved: float) -> dict[str, float]:
+        """Return what a group takes at least, by kind, with what it has saved at once."""
+        stored, plan = self.shape.stored, self.plan
         kept = lower = again = gradients = 0.0
-        for stage in self._schedule.stages_on(group):
-            for kind, count in self._stages[stage].whole.elements.items():
-                if kind.is_stored_elsewhere:
-                    continue
-                held, part = kind.held[plan.zero], count / self._copies(kind)
-                kept += part if held.divided else count
-                lower += part if held.in_passes else count
-                again += count if kind.is_read_again and not held.in_passes else 0.0
-                gradients += part if held.reduced_in_passes else count
-        given = self._by_group(_given)[group] if len(self._stages) > 1 and self.passes > 1 else 0.0
-        lower, gradients = lower + given, gradients + given
-        frozen = self._by_group(lambda part: part.frozen)[group]
-        saved = self._saved[group]
+        for kind, count in part.elements.items():
+            if kind.is_stored_elsewhere:
+                given = count if len(self._stages) > 1 and self.passes > 1 else 0.0
+                lower, gradients = lower + given, gradients + given
+                continue
+            held, share = kind.held[plan.zero], count / self._copies(kind)
+            kept += share if held.divided else count
+            lower += share if held.in_passes else count
+            again += count if kind.is_read_again and not held.in_passes else 0.0
+            gradients += share if held.reduced_in_passes else count
         if self.passes == 1:  # no loop: copies are freed once no pass reads them
-            at_turn = self._by_group(lambda part: part.saved)[group]
             copies = stored.lower * again  # no gradient has been made, and all that are read wait
-            lower, saved = (again, at_turn) if at_turn + copies > saved else (0.0, saved)
+            at_turn = part.saved + copies > saved
+            lower, saved = (again, part.saved) if at_turn else (0.0, saved)
+        frozen = part.frozen / (plan.data or 1) if plan.zero_stage.in_passes else part.frozen
         found = {
-            "parameters": stored.master * kept
-            + stored.lower * lower
-            + (frozen / data if plan.zero_stage.in_passes else frozen),
+            "parameters": stored.master * kept + stored.lower * lower + frozen,
             "optimizer states": stored.states * kept,
         }
         if self.passes > 1:
             found["gradients"] = stored.gradient * gradients
-        found["activations"] = saved
-        return found
+        return {**found, "activations": saved}
 
     def _copies(self, kind: Kind) -> int:
         """Return the ranks that share the batch and have the same elements without ZeRO."""
@@ -477,8 +479,3 @@ class Bound:
             + max(peaks[chunk] - saved[chunk], 0.0)
             for chunk, flight in backward_passes(self._schedule)[group]
         )
-
-
-def _given(part: Part) -> float:
-    """Return the elements of a part that another one stores."""
-    return sum(count for kind, count in part.elements.items() if kind.is_stored_elsewhere)

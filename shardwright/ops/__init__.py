@@ -188,7 +188,8 @@ def __getattr__(name: str) -> Any:
     if operator is None:
         raise AttributeError(f"no operator is called `{name}`")
     make = primitive_class if name[0].isupper() else primitive_function
-    return make(name, operator)
+    globals()[name] = found = make(name, operator)
+    return found
 
 
 def __dir__() -> list[str]:
