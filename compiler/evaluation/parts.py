@@ -9,7 +9,7 @@ degrees.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import NamedTuple, TypeVar
 
@@ -24,6 +24,7 @@ from shardwright.search.plan_dimensions import Held
 # other ones, and holds 0.928 of it. The distance of this number from 1 is twice that; at half of it
 # that program is at the bound, and at twice as much some ten plans more are priced by their own.
 _OTHER_LAYOUTS = 0.85
+P = TypeVar("P")
 T = TypeVar("T")
 
 
@@ -171,6 +172,29 @@ class Stage:
     whole: Part
 
 
+@dataclass(frozen=True)
+class HeldByGroup:
+    """What the stages of a device group hold on a rank.
+
+    Parameters
+    ----------
+    elements : mapping of Kind to float
+        Trained elements.
+    saved, frozen : float
+        Bytes that are saved of a micro-batch for the gradient, and of weights that are not trained.
+    """
+
+    elements: Mapping[Kind, float] = field(hash=False)
+    saved: float
+    frozen: float
+
+    @classmethod
+    def of(cls, parts: Sequence[Part]) -> "HeldByGroup":
+        """Return what some parts hold together."""
+        elements = reduce(partial(_of_both, add), (part.elements for part in parts))
+        return cls(elements, sum(part.saved for part in parts), sum(part.frozen for part in parts))
+
+
 @dataclass(frozen=True, eq=False)
 class Parts:
     """The parts of a model.
@@ -190,7 +214,7 @@ class Parts:
     last: Part
     saved: dict[Schedule, Sequence[float]] = field(default_factory=dict)
     _divided: dict[int, tuple[Stage, ...]] = field(default_factory=dict)
-    _on_groups: dict[tuple[StageMap, int], tuple[Part, ...]] = field(default_factory=dict)
+    _on_groups: dict[tuple[StageMap, int], tuple[HeldByGroup, ...]] = field(default_factory=dict)
 
     def of_samples(self, share: float) -> "Parts":
         """Return what a share of the samples of a micro-batch takes, at least."""
@@ -204,34 +228,35 @@ class Parts:
             self._divided[count] = tuple(self._stages(count))
         return self._divided[count]
 
-    def on_groups(self, schedule: Schedule) -> tuple[Part, ...]:
-        """Return what the device groups of a plan have: their stages, one after the other."""
+    def on_groups(self, schedule: Schedule) -> tuple[HeldByGroup, ...]:
+        """Return what device groups hold; one object for groups of the same stages."""
         key = schedule.stage_map, schedule.stages
         if key not in self._on_groups:
-            stages, known = self.in_stages(schedule.stages), dict[tuple[int, ...], Part]()
-            own = map(schedule.stages_on, range(schedule.groups))
-            each = ([stages[number].whole for number in numbers] for numbers in own)
-            self._on_groups[key] = tuple(_in_a_row(parts, known) for parts in each)
+            stages, known = self.in_stages(schedule.stages), dict[tuple[int, ...], HeldByGroup]()
+            found = []
+            for group in range(schedule.groups):
+                parts = [stages[number].whole for number in schedule.stages_on(group)]
+                same = tuple(sorted(map(id, parts)))
+                if same not in known:
+                    known[same] = HeldByGroup.of(parts)
+                found.append(known[same])
+            self._on_groups[key] = tuple(found)
         return self._on_groups[key]
 
     def _stages(self, count: int) -> Iterator[Stage]:
-        end, known = 0, dict[tuple[int, ...], Part]()
+        end, known = 0, dict[tuple[int, ...], Part]()  # stages of equal layers are one object
         for number, size in enumerate(even_sizes(len(self.layers), count)):
             begin, end = end, end + size
-            layers = _in_a_row(self.layers[begin:end], known)
+            own = self.layers[begin:end]
+            key = tuple(map(id, own))
+            if key not in known:
+                known[key] = reduce(Part.then, own)
+            layers = known[key]
             whole = layers if number else self.first.then(layers)
             yield Stage(layers, whole.then(self.last) if number == count - 1 else whole)
 
 
-def _in_a_row(parts: Sequence[Part], known: dict[tuple[int, ...], Part]) -> Part:
-    """Return what parts take one after the other; one object for the same parts."""
-    key = tuple(map(id, parts))
-    if key not in known:
-        known[key] = reduce(Part.then, parts)
-    return known[key]
-
-
-def of_each(parts: Sequence[Part], of: Callable[[Part], T]) -> list[T]:
+def of_each(parts: Sequence[P], of: Callable[[P], T]) -> list[T]:
     """Return what parts have; those of equal stages are one object."""
     known: dict[int, T] = {}
     for part in parts:

@@ -17,13 +17,13 @@ model (`parts`).
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from operator import add, mul, sub
 
 from shardwright.compiler.evaluation.data_ranks import ByDataRanks, Shape, busiest, in_a_row
 from shardwright.compiler.evaluation.factors import AS_SAID, Factors
 from shardwright.compiler.evaluation.in_flight import backward_passes, put_off_last
-from shardwright.compiler.evaluation.parts import Kind, Part, Parts, Stage, of_each
+from shardwright.compiler.evaluation.parts import HeldByGroup, Kind, Part, Parts, Stage, of_each
 from shardwright.compiler.evaluation.times import Times
 from shardwright.cost_model.pipelines.segments import Sent, transfer_seconds
 from shardwright.dataflow.orders import SCHEDULES
@@ -162,11 +162,13 @@ class Bound:
         ranks = plan.tensor if software.transfers == "scattered" else 1
         group_of = self._schedule.group_of
 
-        def seconds(stage: int, of: int, nbytes: float) -> float:
-            if not nbytes or group_of(stage) == group_of(of):
-                return 0.0
+        @cache
+        def sending(nbytes: float) -> float:
             sent = Sent(nbytes / ranks, ())
             return factors.compute * transfer_seconds(sent, level, Mesh(()), cluster)
+
+        def seconds(stage: int, of: int, nbytes: float) -> float:
+            return sending(nbytes) if nbytes and group_of(stage) != group_of(of) else 0.0
 
         received = enumerate(stage.whole.received for stage in self._stages)
         both = [(seconds(i, i - 1, one), seconds(i, i + 1, two)) for i, (one, two) in received]
@@ -412,7 +414,7 @@ class Bound:
         if self.passes == 1:
             each = map(self._memory_of, groups, saved)
             return max(each, key=lambda kinds: sum(kinds.values()))
-        stored = of_each(groups, lambda part: self._memory_of(part, 0.0))
+        stored = of_each(groups, lambda held: self._memory_of(held, 0.0))
         all_of_it = [sum(kinds.values()) + more for kinds, more in zip(stored, saved, strict=True)]
         fullest = all_of_it.index(max(all_of_it))
         return {**stored[fullest], "activations": saved[fullest]}
@@ -422,25 +424,25 @@ class Bound:
         """What a rank of the fullest group takes at least."""
         return sum(self.memory_by_kind.values())
 
-    def _memory_of(self, part: Part, saved: float) -> dict[str, float]:
+    def _memory_of(self, held: HeldByGroup, saved: float) -> dict[str, float]:
         """Return what a group takes at least, by kind, with what it has saved at once."""
         stored, plan = self.shape.stored, self.plan
         kept = lower = again = gradients = 0.0
-        for kind, count in part.elements.items():
+        for kind, count in held.elements.items():
             if kind.is_stored_elsewhere:
                 given = count if len(self._stages) > 1 and self.passes > 1 else 0.0
                 lower, gradients = lower + given, gradients + given
                 continue
-            held, share = kind.held[plan.zero], count / self._copies(kind)
-            kept += share if held.divided else count
-            lower += share if held.in_passes else count
-            again += count if kind.is_read_again and not held.in_passes else 0.0
-            gradients += share if held.reduced_in_passes else count
+            how, share = kind.held[plan.zero], count / self._copies(kind)
+            kept += share if how.divided else count
+            lower += share if how.in_passes else count
+            again += count if kind.is_read_again and not how.in_passes else 0.0
+            gradients += share if how.reduced_in_passes else count
         if self.passes == 1:  # no loop: copies are freed once no pass reads them
             copies = stored.lower * again  # no gradient has been made, and all that are read wait
-            at_turn = part.saved + copies > saved
-            lower, saved = (again, part.saved) if at_turn else (0.0, saved)
-        frozen = part.frozen / (plan.data or 1) if plan.zero_stage.in_passes else part.frozen
+            at_turn = held.saved + copies > saved
+            lower, saved = (again, held.saved) if at_turn else (0.0, saved)
+        frozen = held.frozen / (plan.data or 1) if plan.zero_stage.in_passes else held.frozen
         found = {
             "parameters": stored.master * kept + stored.lower * lower + frozen,
             "optimizer states": stored.states * kept,
