@@ -20,6 +20,15 @@ FUNCTIONS = (
     *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "log", "sin"),
     *("sinh", "sqrt", "tan", "tanh"),
 )
+# Comparisons, by the names that PyTorch and JAX have for them.
+COMPARISONS = {
+    "eq": "equal",
+    "ge": "greater_equal",
+    "gt": "greater",
+    "le": "less_equal",
+    "lt": "less",
+    "ne": "not_equal",
+}
 
 
 class Emits(ABC):

@@ -21,6 +21,14 @@ from shardwright.operators.models.update_loops import (
 _TENSOR = "f64[4, 6]"
 _POSITIVE = (0, 1)
 _STEP = (1, 9)
+_OF_MOMENTS = (
+    Example((*(_TENSOR,) * 4, "i64[]"), {"weight_decay": 0.1}, {3: _POSITIVE, 4: _STEP}),
+    Example(
+        (*(_TENSOR,) * 4, "i64[]", "f64[]", "i64[]"),
+        {},
+        {3: _POSITIVE, 4: _STEP, 5: (1, 9), 6: (0, 1)},
+    ),
+)
 
 
 def _decayed(gradient: Array, parameter: Array, decay: Any) -> Array:
@@ -149,12 +157,7 @@ class AdamUpdate(Update):
     states = 2
     counts_steps = True
     examples: ClassVar[tuple[Example, ...]] = (
-        Example((*(_TENSOR,) * 4, "i64[]"), {"weight_decay": 0.1}, {3: _POSITIVE, 4: _STEP}),
-        Example(
-            (*(_TENSOR,) * 4, "i64[]", "f64[]", "i64[]"),
-            {},
-            {3: _POSITIVE, 4: _STEP, 5: (1, 9), 6: (0, 1)},
-        ),
+        *_OF_MOMENTS,
         Example(
             (*(_TENSOR,) * 4, "i64[]", "f64[]"),
             {"l2": 0.1, "bias_correction": "rate", "lazy": True},
@@ -259,14 +262,7 @@ class LambUpdate(_OfWholeTensors):
     flops_per_point = 22.0
     states = 2
     counts_steps = True
-    examples: ClassVar[tuple[Example, ...]] = (
-        Example((*(_TENSOR,) * 4, "i64[]"), {"weight_decay": 0.1}, {3: _POSITIVE, 4: _STEP}),
-        Example(
-            (*(_TENSOR,) * 4, "i64[]", "f64[]", "i64[]"),
-            {},
-            {3: _POSITIVE, 4: _STEP, 5: (1, 9), 6: (0, 1)},
-        ),
-    )
+    examples = _OF_MOMENTS
 
     def updated(self, rate: float, *operands: Array) -> Sequence[Array]:
         """Step as far as the norm of the parameter says."""

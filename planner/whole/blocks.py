@@ -39,14 +39,8 @@ def plan_of_blocks(
 
     Parameters
     ----------
-    source : Graph
-        The whole program, in canonical form.
-    cluster, mesh : Cluster, Mesh
-        Where it runs.
-    options : CompileOptions
-        How to compile.
-    budget : Budget
-        What the search may spend.
+    source, cluster, mesh, options, budget
+        As of `WholeSearch`.
     below : float
         Seconds that the step must undercut to be of use.
 

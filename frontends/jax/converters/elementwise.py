@@ -2,7 +2,7 @@
 
 from math import inf, isfinite
 
-from shardwright.frontends.common.call import FUNCTIONS
+from shardwright.frontends.common.call import COMPARISONS, FUNCTIONS
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.jax.jax_types import dtype_of
 from shardwright.frontends.jax.primitive_call import Call
@@ -22,15 +22,7 @@ _UNARY = {
     "erf_inv": "erfinv",
     "logistic": "sigmoid",
 }
-_BINARY = {
-    "atan2": "atan2",
-    "eq": "equal",
-    "ge": "greater_equal",
-    "gt": "greater",
-    "le": "less_equal",
-    "lt": "less",
-    "ne": "not_equal",
-}
+_BINARY = {"atan2": "atan2", **COMPARISONS}
 # Each operand gets a half of the gradient where they are equal.
 _EXTREMA = {"max": "maximum", "min": "minimum"}
 _BITS = {"and": "and", "or": "or", "xor": "xor"}

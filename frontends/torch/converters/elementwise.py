@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from shardwright.frontends.common.call import FUNCTIONS, Operand
+from shardwright.frontends.common.call import COMPARISONS, FUNCTIONS, Operand
 from shardwright.frontends.common.errors import UnsupportedError
 from shardwright.frontends.torch.aten import CONVERTERS, converts
 from shardwright.frontends.torch.aten_call import Call
@@ -55,14 +55,6 @@ _BINARY = {
     "__rshift__": "right_shift",
     "gcd": "gcd",
     "remainder": "mod",
-}
-_COMPARISONS = {
-    "eq": "equal",
-    "ge": "greater_equal",
-    "gt": "greater",
-    "le": "less_equal",
-    "lt": "less",
-    "ne": "not_equal",
 }
 _LOGIC = {"logical_and": "logical_and", "logical_or": "logical_or", "logical_xor": "logical_xor"}
 _BITS = {"and": "and", "or": "or", "xor": "xor"}
@@ -120,7 +112,7 @@ for _name, _ours in _TESTS.items():
     _test(_name, _ours)
 for _name, _ours in _BINARY.items():
     _binary(_name, _ours)
-for _name, _ours in _COMPARISONS.items():
+for _name, _ours in COMPARISONS.items():
     _comparison(_name, _ours)
 for _name, _ours in _LOGIC.items():
     _logic(_name, _ours)

@@ -56,32 +56,20 @@ def _rounded(
 
 
 @converts("aten._fake_quantize_learnable_per_tensor_affine")
-def _learned_per_tensor(
-    call: Call,
-    x: Value,
-    scale: Value,
-    zero_point: Value,
-    quant_min: int,
-    quant_max: int,
-    grad_factor: float = 1.0,
-) -> Value:
-    shape = (1,) * x.type.rank
-    step, zero = call.reshape(scale, shape), call.reshape(zero_point, shape)
-    return _learned(call, x, step, zero, (quant_min, quant_max), grad_factor)
-
-
 @converts("aten._fake_quantize_learnable_per_channel_affine")
-def _learned_per_channel(
+def _learned_affine(
     call: Call,
     x: Value,
     scale: Value,
     zero_point: Value,
-    axis: int,
     quant_min: int,
     quant_max: int,
+    axis: int | None = None,
     grad_factor: float = 1.0,
 ) -> Value:
-    shape = [n if d == axis % x.type.rank else 1 for d, n in enumerate(x.type.shape)]
+    shape = [1] * x.type.rank
+    if axis is not None:
+        shape[axis] = x.type.shape[axis]
     step, zero = call.reshape(scale, shape), call.reshape(zero_point, shape)
     return _learned(call, x, step, zero, (quant_min, quant_max), grad_factor)
 

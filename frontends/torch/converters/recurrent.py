@@ -66,10 +66,10 @@ def _network(
 ) -> list[Value]:
     """Return the outputs of the last layer, and the last states of all layers."""
     ways = 2 if how["bidirectional"] else 1
-    each = (4 if how["has_biases"] else 2) + how.get("projected", False)
+    each = (4 if how["has_biases"] else 2) + how["projected"]
     if how["batch_first"]:
         x = call.transpose(x, (1, 0, 2))
-    if how.get("projected") and x.type.shape[0] * how["num_layers"] * ways > MOST_STEPS:
+    if how["projected"] and x.type.shape[0] * how["num_layers"] * ways > MOST_STEPS:
         raise UnsupportedError(f"an LSTM with projections of more than {MOST_STEPS} steps")
     last: list[State] = []
     for layer in range(how["num_layers"]):
@@ -92,29 +92,11 @@ def _row(call: Call, states: Value, at: int) -> Value:
     return call.reshape(call.part(states, 0, at, 1), states.type.shape[1:])
 
 
-@converts("aten.lstm.input")
-def _lstm(
-    call: Call,
-    x: Value,
-    hx: list[Value],
-    params: list[Value],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> list[Value]:
-    how = _options(has_biases, num_layers, dropout, train, bidirectional, batch_first)
-    how["projected"] = len({state.type.shape[-1] for state in hx}) > 1
-    return _network(call, "lstm", x, hx, params, how)
-
-
-@converts("aten.gru.input", "aten.rnn_tanh.input", "aten.rnn_relu.input")
+@converts("aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.rnn_relu.input")
 def _recurrent(
     call: Call,
     x: Value,
-    hx: Value,
+    hx: Value | list[Value],
     params: list[Value],
     has_biases: bool,
     num_layers: int,
@@ -124,23 +106,14 @@ def _recurrent(
     batch_first: bool,
 ) -> list[Value]:
     cell = call.operator.split(".")[1].removeprefix("rnn_")
-    how = _options(has_biases, num_layers, dropout, train, bidirectional, batch_first)
-    return _network(call, cell, x, [hx], params, how)
-
-
-def _options(
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> dict[str, Any]:
-    return {
+    states = hx if isinstance(hx, list) else [hx]
+    how = {
         "has_biases": has_biases,
         "num_layers": num_layers,
         "dropout": dropout,
         "train": train,
         "bidirectional": bidirectional,
         "batch_first": batch_first,
+        "projected": len({state.type.shape[-1] for state in states}) > 1,
     }
+    return _network(call, cell, x, states, params, how)

@@ -175,7 +175,10 @@ def _of_units(function: Callable[..., torch.Tensor], before: int, *how: Any) -> 
 
 @converts("aten.upsample_linear1d", "aten.upsample_bilinear2d", "aten.upsample_trilinear3d")
 @converts("aten.upsample_bicubic2d", "aten._upsample_bilinear2d_aa", "aten._upsample_bicubic2d_aa")
-def _smooth(
+@converts("aten.upsample_nearest1d", "aten.upsample_nearest2d", "aten.upsample_nearest3d")
+@converts("aten._upsample_nearest_exact1d", "aten._upsample_nearest_exact2d")
+@converts("aten._upsample_nearest_exact3d")
+def _resized(
     call: Call,
     x: Value,
     output_size: Any = None,
@@ -188,6 +191,12 @@ def _smooth(
 ) -> Value:
     given = scale_factors or [scales_d, scales_h, scales_w, scales]
     factors = _factors(call, x, given)
+    if "nearest" in call.operator:
+        return _nearest(call, x, factors)
+    return _smooth(call, x, factors, align_corners)
+
+
+def _smooth(call: Call, x: Value, factors: list[float | None], align_corners: bool) -> Value:
     space = tuple(range(2, x.type.rank))
     size = call.result.shape[2:]
     is_plain = "linear" in call.operator and "_aa" not in call.operator
@@ -210,21 +219,7 @@ def _smooth(
     return x
 
 
-@converts("aten.upsample_nearest1d", "aten.upsample_nearest2d", "aten.upsample_nearest3d")
-@converts("aten._upsample_nearest_exact1d", "aten._upsample_nearest_exact2d")
-@converts("aten._upsample_nearest_exact3d")
-def _nearest(
-    call: Call,
-    x: Value,
-    output_size: Any = None,
-    scale_factors: Any = None,
-    scales_d: Any = None,
-    scales_h: Any = None,
-    scales_w: Any = None,
-    scales: Any = None,
-) -> Value:
-    given = scale_factors or [scales_d, scales_h, scales_w, scales]
-    factors = _factors(call, x, given)
+def _nearest(call: Call, x: Value, factors: list[float | None]) -> Value:
     size = call.result.shape[2:]
     is_exact = "exact" in call.operator
     sizes = list(zip(x.type.shape[2:], size, strict=True))
