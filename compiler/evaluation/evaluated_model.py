@@ -1,6 +1,6 @@
 """A model whose plans are told of: evaluated, and bounded by its parts to choose which."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -96,6 +96,7 @@ class EvaluatedModel:
         ShardwrightError
             If the model has no such plan.
         """
+        plan = self._alike(plan, devices)
         key = plan, devices
         if key not in self._evaluations:
             known = None if self._ahead is None else self._ahead.take(key)
@@ -106,7 +107,14 @@ class EvaluatedModel:
 
     def known(self, plan: NamedPlan, devices: int) -> Evaluation | None:
         """Return what a plan takes, if that has been asked for before."""
-        return self._evaluations.get((plan, devices))
+        return self._evaluations.get((self._alike(plan, devices), devices))
+
+    def _alike(self, plan: NamedPlan, devices: int) -> NamedPlan:
+        """Return the plan by which a program is known: in one pass ZeRO-2 is ZeRO-1."""
+        if plan.zero != 2 or plan.more or not self._has(plan, devices):
+            return plan
+        is_same = plan.passes(self.samples, devices) == 1
+        return replace(plan, zero=plan.zero - 1) if is_same else plan
 
     # What other processes find meanwhile
 
@@ -139,6 +147,7 @@ class EvaluatedModel:
         least : float
             Seconds of a step from which on nothing but the step matters.
         """
+        plan = self._alike(plan, devices)
         if self._ahead is not None and (plan, devices) not in self._evaluations:
             self._ahead.begin(NumbersAsked(plan, devices, numbers, least))
 
@@ -195,14 +204,22 @@ class EvaluatedModel:
         The light parts of a mixture are among them: where memory is short, plans that recompute
         nothing else can be much faster than all others, and no change of these.
         """
-        found = tuple(recomputations(self.graph))
-        return tuple(rule for rule in self.ways if rule in found or rule not in RECOMPUTE)
+        return tuple(rule for rule in self.ways if rule in self._searched or rule not in RECOMPUTE)
 
     @cached_property
     def ways(self) -> tuple[str, ...]:
-        """The ways to recompute that changes of a plan try, the least first."""
-        some, light = RECOMPUTE.index("operators"), light_parts(self.graph)
-        return *RECOMPUTE[:some], *filter(None, [light]), *RECOMPUTE[some:]
+        """The ways to recompute that changes of a plan try, the least first.
+
+        Where the core of attention saves nothing, to recompute it alone is no other program.
+        """
+        rule, light = "operators", light_parts(self.graph)
+        found = [one for one in RECOMPUTE if one == rule or one in self._searched]
+        some = found.index(rule)
+        return *found[:some], *filter(None, [light]), *found[some:]
+
+    @cached_property
+    def _searched(self) -> Mapping[str, frozenset[str]]:
+        return recomputations(self.graph)
 
     @cached_property
     def stored(self) -> StoredBytes:
