@@ -19,10 +19,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.roofline import node_axes, seconds_of_nodes
-from shardwright.ir.graph import Graph, Node
+from shardwright.cost_model.redistribution.planner import move_seconds
+from shardwright.cost_model.roofline import node_axes, seconds_of_nodes, value_bytes
+from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.liveness import times_run
+from shardwright.ir.mesh import Mesh
 from shardwright.ir.provenance import Role
 from shardwright.operators.communication.host import HostCopy
 from shardwright.operators.info import operator_class
@@ -245,3 +249,43 @@ def loads(graph: Graph, cluster: Cluster) -> Mapping[str, float]:
         for resource in where.resources:
             busy[resource] += times * seconds
     return busy
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a rank sends to the next stage.
+
+    Parameters
+    ----------
+    nbytes : float
+        Its bytes.
+    copies : tuple of str
+        Mesh axes whose ranks have the same.
+    """
+
+    nbytes: float
+    copies: tuple[str, ...]
+
+    @classmethod
+    def of(cls, value: Value, mesh: Mesh) -> "Sent":
+        """Return what a rank sends of a value."""
+        taken = () if value.layout is None else value.layout.split_axes
+        without = (*taken, *mesh.in_time, *mesh.of_stages)
+        return cls(value_bytes(value, mesh), tuple(n for n in mesh.names if n not in without))
+
+
+def transfer_seconds(sent: Sent, level: int, mesh: Mesh, cluster: Cluster) -> float:
+    """Return the seconds of a transfer over the links of a level."""
+    links, software = cluster.levels[level], cluster.software
+    seconds = cluster.device.launch_seconds
+    if software is None:
+        return seconds + links.send_seconds(sent.nbytes)
+    seconds += software.transfer.value
+    ranks = mesh.extent(sent.copies) if software.transfers == "scattered" else 1
+    part = sent.nbytes / ranks
+    if ranks > 1:
+        gathered = move_seconds("all_gather", sent.copies, np.array([part]), mesh, cluster)
+        seconds += float(gathered[0])
+    seconds += links.send_seconds(part)
+    exposed = software.exposed_transfers
+    return seconds if exposed is None else seconds * exposed.value

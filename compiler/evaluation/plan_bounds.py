@@ -25,7 +25,7 @@ from shardwright.compiler.evaluation.factors import AS_SAID, Factors
 from shardwright.compiler.evaluation.in_flight import backward_passes, put_off_last
 from shardwright.compiler.evaluation.parts import HeldByGroup, Kind, Part, Parts, Stage, of_each
 from shardwright.compiler.evaluation.times import Times
-from shardwright.cost_model.pipelines.segments import Sent, transfer_seconds
+from shardwright.cost_model.streams import Sent, transfer_seconds
 from shardwright.dataflow.orders import SCHEDULES
 from shardwright.dataflow.schedule_paths import (
     Pair,
