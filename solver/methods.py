@@ -20,9 +20,11 @@ SLICE = 4.0
 MOST_ENTRIES = 1_000_000
 """Largest number of table entries for CP-SAT: building its model takes seconds then."""
 
-ROUGH = 2e-3
-"""Gap at which a search is rough: prices on memory often do, so that dominated strategies are only
-dropped where they do not, which takes longer than a few eliminations with them."""
+ROUGH = 5e-3
+"""Gap of a rough search: one that only prepares another, tells a bound, or is within little memory.
+
+Prices on memory often reach it, so that dominated strategies are only dropped where they do not,
+which takes longer than a few eliminations with them."""
 
 DEFAULT_SECONDS = 60.0
 """Seconds of the default budget, which is that of one configuration with effort 1.

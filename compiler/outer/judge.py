@@ -33,13 +33,13 @@ from shardwright.planner.bounds.chunk_floors import Halves
 from shardwright.planner.bounds.floors import ComputationFloor
 from shardwright.planner.choice.configuration import Configuration, is_large
 from shardwright.planner.choice.questions import Found, Prices
-from shardwright.planner.effort import ROUGH_WITHIN
 from shardwright.planner.option_checks import SEARCHED
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.search_request import SearchRequest
 from shardwright.planner.whole.blocks import plans_blocks
 from shardwright.search.named_plan import NamedPlan
 from shardwright.search.options import SearchOptions
+from shardwright.solver.methods import ROUGH
 from shardwright.solver.work import Budget
 
 WITHOUT_LIMIT = "search without the memory limit"
@@ -353,7 +353,7 @@ class ProgramJudge:
             If the configuration has no plan, or no bound was found within the budget.
         """
         request = self._request(configuration, budget)
-        gap = max(self.options.gap, ROUGH_WITHIN) * (self.options.gap > 0)
+        gap = max(self.options.gap, ROUGH) * (self.options.gap > 0)
         limits = SearchOptions(None, budget.beyond(budget.seconds), gap)
         free = request.solve(request.space, limits)
         limit, within = self.options.memory_on(self.cluster), free.lower_bound

@@ -29,7 +29,7 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.rounding import EQUAL
 from shardwright.passes.lower_redistributions import LowerRedistributions
-from shardwright.planner.effort import FRONTIER, LARGE, ROUGH_WITHIN, SMALL, limits_on
+from shardwright.planner.effort import FRONTIER, LARGE, SMALL, limits_on
 from shardwright.planner.evaluation.programs import Programs
 from shardwright.planner.evaluation.simulated_step import tolerance_of
 from shardwright.planner.options import CompileOptions
@@ -246,7 +246,7 @@ class WholeSearch:
         limit = None if memory_limit == inf else memory_limit
         for recomputes in problem.ways if self.is_short else problem.ways[:1]:
             with suppress(NoPlanError):
-                plans = problem.tighter(limit, recomputes, ROUGH_WITHIN, _SHARE_WITHIN)
+                plans = problem.tighter(limit, recomputes, ROUGH, _SHARE_WITHIN)
                 self.searches += 1
                 for plan in plans:
                     self._meet(plan)
