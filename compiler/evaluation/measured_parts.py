@@ -6,7 +6,7 @@ from itertools import chain
 from operator import add
 from sys import float_info
 
-from shardwright.compiler.evaluation.parts import Kind, Part, Parts
+from shardwright.compiler.evaluation.parts import Kind, Part, Parts, Peaks
 from shardwright.compiler.evaluation.times import Sent, Times
 from shardwright.cost_model.buffers import buffer_kinds, buffers
 from shardwright.cost_model.cluster import Cluster
@@ -27,6 +27,7 @@ from shardwright.search.space.casts import parameter_casts
 _NOT_SAVED = ("parameters", "optimizer states", "gradients")  # kinds of memory that last
 _OF_PASS = "activations"  # the kind of memory that a pass makes and frees
 _ADDED = "added"  # what adds gradients to those of earlier passes
+_NOTHING: Peaks = (0.0, 0.0, 0.0, 0.0)
 _FIRST, _LAST = "before all layers", "after them"
 
 
@@ -86,7 +87,7 @@ class _Program:
         tasks, (elements, frozen) = self._tasks(), self._elements()
         late, saved = self._late_by, self._saved_by
         peaks = self._peaks(saved), self._peaks({**saved, **late}, self._put_off)
-        of_pass = self._held(saved), peaks[0], self._held(late), peaks[1]
+        of_pass = self._held(saved), self._held(late)
         received = [self._received(forward) for forward in (True, False)]
 
         @cache
@@ -94,7 +95,8 @@ class _Program:
             forward, backward, weights, added = (
                 self._times(tasks.get((where, which), ())) for which in (*PARTS, _ADDED)
             )
-            saved, peak, late, early = (nbytes.get(where, 0.0) for nbytes in of_pass)
+            saved, late = (nbytes.get(where, 0.0) for nbytes in of_pass)
+            peak, early = (nbytes.get(where, _NOTHING) for nbytes in peaks)
             times, own = (forward, backward, weights, added), elements.get(where, {})
             both = received[0].get(where, 0.0), received[1].get(where, 0.0)
             return Part(*times, own, saved, peak, late, early, frozen.get(where, 0.0), both)
@@ -272,7 +274,7 @@ class _Program:
             found[where] = found.get(where, 0.0) + sizes[name]
         return found
 
-    def _peaks(self, holders: Mapping[str, str], without: Collection[str] = ()) -> dict[str, float]:
+    def _peaks(self, holders: Mapping[str, str], without: Collection[str] = ()) -> dict[str, Peaks]:
         """Return the most bytes that a part makes or saves and that are live in its backward pass.
 
         Nodes that are left out by name run later, and what they read lives on until then.
@@ -281,8 +283,9 @@ class _Program:
         """
         program, held = self.program, buffers(self.program)
         kinds, dies = buffer_kinds(program), held.live.freed_after
+        gathered = self._gathered(without)
         live: dict[str, float] = {}
-        peaks: dict[str, float] = {}
+        peaks: dict[str, Peaks] = {}
         made: dict[str, str] = {}
         for position in self._body:
             node, where = program.nodes[position], self.where[position]
@@ -295,11 +298,46 @@ class _Program:
                     live[holder] = live.get(holder, 0.0) + held.sizes[name]
             if where == _LAST or node.provenance.phase != "forward":
                 own = live.get(where, 0.0) + held.workspaces.get(node.name, 0.0)
-                peaks[where] = max(peaks.get(where, 0.0), own)
+                dense, experts = gathered.get(position, (0.0, 0.0))
+                each = own, own + dense, own + experts, own + dense + experts
+                peaks[where] = tuple(map(max, peaks.get(where, _NOTHING), each))
             for name in dies.get(position, ()):
                 if name in made:
                     live[made[name]] -= held.sizes[name]
         return peaks
+
+    def _gathered(self, without: Collection[str]) -> dict[int, tuple[float, float]]:
+        """Return the bytes of weights that ZeRO-3 has gathered at each operator of backward passes.
+
+        They are those of dense weights, and of the weights of experts. The backward pass of a part
+        gathers what it reads, and holds it from its first reader to its last; nodes that are left
+        out by name are none.
+        """
+        nodes, found = self.program.nodes, dict[int, tuple[float, float]]()
+        of_experts = weights_of_experts(self.source)
+        read: dict[tuple[str, str], list[int]] = {}
+        for position in self._body:
+            node = nodes[position]
+            if node.provenance.phase == "backward" and node.name not in without:
+                for name in self._gathered_names.keys() & node.operands:
+                    read.setdefault((self.where[position], name), []).append(position)
+        for (_, name), positions in read.items():
+            nbytes = value_bytes(self.program.values[name], self.program.mesh or Mesh(()))
+            is_expert = self._gathered_names[name] in of_experts
+            for position in range(positions[0], positions[-1] + 1):
+                dense, experts = found.get(position, (0.0, 0.0))
+                more = (dense, experts + nbytes) if is_expert else (dense + nbytes, experts)
+                found[position] = more
+        return found
+
+    @cached_property
+    def _gathered_names(self) -> dict[str, str]:
+        """The parameters that ZeRO-3 gathers in passes, by their names and those of their casts."""
+        values = (p.value for p in self.program.parameters if p.trainable)
+        held = (x.name for x in values if self._held_by_stages(x)[-1].in_passes)
+        found = {name: name for name in held}
+        casts = (node for node in self.program.nodes if node.operator == "cast")
+        return found | {n.name: n.operands[0] for n in casts if n.operands[0] in found}
 
     @cached_property
     def _converted(self) -> set[str]:

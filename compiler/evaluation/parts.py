@@ -25,6 +25,8 @@ from shardwright.search.plan_dimensions import Held
 # that program is at the bound, and at twice as much some ten plans more are priced by their own.
 _OTHER_LAYOUTS = 0.85
 P = TypeVar("P")
+Peaks = tuple[float, ...]
+"""Without what ZeRO-3 gathers, with dense weights, with those of experts, and with both."""
 T = TypeVar("T")
 
 
@@ -64,11 +66,11 @@ class Part:
         Trained elements.
     saved : float
         Bytes that are saved for the gradient.
-    peak : float
+    peak : Peaks
         Bytes of what it makes in a pass that are live at once in its backward pass, at most.
     late : float
         Bytes of that which gradients of weights read, where they are put off.
-    early : float
+    early : Peaks
         As ``peak``, without gradients of weights, which are put off.
     frozen : float
         Bytes of parameters that are not trained.
@@ -83,9 +85,9 @@ class Part:
     added: Times
     elements: Mapping[Kind, float] = field(hash=False)
     saved: float
-    peak: float
+    peak: Peaks
     late: float
-    early: float
+    early: Peaks
     frozen: float
     received: tuple[float, float]
 
@@ -98,9 +100,9 @@ class Part:
             self.added.least(other.added),
             _of_both(min, self.elements, other.elements),
             min(self.saved, other.saved),
-            min(self.peak, other.peak),
+            tuple(map(min, self.peak, other.peak)),
             min(self.late, other.late),
-            min(self.early, other.early),
+            tuple(map(min, self.early, other.early)),
             min(self.frozen, other.frozen),
             (
                 _least_known(self.received[0], other.received[0]),
@@ -122,9 +124,9 @@ class Part:
             self.added,
             self.elements,
             held * self.saved,
-            held * self.peak,
+            tuple(held * peak for peak in self.peak),
             held * self.late,
-            held * self.early,
+            tuple(held * peak for peak in self.early),
             self.frozen,
             (held * self.received[0], held * self.received[1]),
         )
@@ -138,12 +140,20 @@ class Part:
             self.added.then(other.added),
             _of_both(add, self.elements, other.elements),
             self.saved + other.saved,
-            max(self.peak, self.saved + other.peak),
+            _in_turn(self.peak, other.peak, 0.0, self.saved),
             self.late + other.late,
-            max(self.early + other.late, self.saved + other.early),
+            _in_turn(self.early, other.early, other.late, self.saved),
             self.frozen + other.frozen,
             (self.received[0], other.received[1]),
         )
+
+
+def _in_turn(own: Peaks, other: Peaks, late: float, saved: float) -> Peaks:
+    """Return the peaks of two parts, of which the first holds what it saved while the other runs.
+
+    What gradients of weights of the other one read is held while the first runs.
+    """
+    return tuple(max(one + late, saved + two) for one, two in zip(own, other, strict=True))
 
 
 def _least_known(one: float, other: float) -> float:
@@ -205,14 +215,15 @@ class Parts:
         What each of its layers takes, at least.
     first, last : Part
         What is before all layers, and after.
-    saved : dict of Schedule to (sequence of float)
-        Bytes that device groups have saved and made at once, as far as they are known.
+    saved : dict of (Schedule, int) to (sequence of float)
+        Bytes that device groups have saved and made at once, as far as they are known, by which of
+        `Peaks` they have.
     """
 
     layers: tuple[Part, ...]
     first: Part
     last: Part
-    saved: dict[Schedule, Sequence[float]] = field(default_factory=dict)
+    saved: dict[tuple[Schedule, int], Sequence[float]] = field(default_factory=dict)
     _divided: dict[int, tuple[Stage, ...]] = field(default_factory=dict)
     _on_groups: dict[tuple[StageMap, int], tuple[HeldByGroup, ...]] = field(default_factory=dict)
 

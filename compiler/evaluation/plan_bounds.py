@@ -459,20 +459,23 @@ class Bound:
     def _saved(self) -> Sequence[float]:
         """What groups have saved and made where a backward pass has most, at least.
 
-        It does not depend on how data ranks hold parameters.
+        How data ranks hold parameters matters as far as they gather them in it.
         """
-        known, schedule = self.parts.saved, self._schedule
-        if schedule not in known:
-            known[schedule] = [self._saved_on(group) for group in range(self.plan.pipeline)]
-        return known[schedule]
+        dense, experts = (self.plan.data or 1) > 1, self.plan.expert_data > 1
+        gathered = dense + 2 * experts if self.plan.zero_stage.in_passes else 0
+        known, key = self.parts.saved, (self._schedule, gathered)
+        if key not in known:
+            groups = range(self.plan.pipeline)
+            known[key] = [self._saved_on(group, gathered) for group in groups]
+        return known[key]
 
-    def _saved_on(self, group: int) -> float:
+    def _saved_on(self, group: int, gathered: int) -> float:
         parts = [self._stages[stage].whole for stage in self._schedule.stages_on(group)]
         saved = [part.saved for part in parts]
         late = [part.late for part in parts]
-        peaks = [part.peak for part in parts]
+        peaks = [part.peak[gathered] for part in parts]
         if WEIGHTS in self._schedule.parts:  # gradients of weights run within the pass, or later
-            peaks = [min(part.peak, part.early) for part in parts]
+            peaks = [min(part.peak[gathered], part.early[gathered]) for part in parts]
         if self.passes == 1:  # no loop: in the order of the program no gradient is put off
             late = [0.0] * len(parts)
         return max(

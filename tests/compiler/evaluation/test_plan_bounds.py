@@ -92,6 +92,33 @@ def test_copies_wait_for_the_backward_pass_where_there_is_one(text, devices):
             assert share > 0.9, plan.text
 
 
+GATHERED = (
+    (
+        "llama:layers=4,hidden=128,heads=4,kv_heads=4,inner=512,sequence=16,vocabulary=128",
+        "pipeline=2,data=4,micro_batch=1,recompute=full,zero=3",
+    ),
+    (
+        "mixtral:layers=4,hidden=64,heads=4,kv_heads=4,inner=256,experts=8,sequence=32,vocabulary=128",
+        "pipeline=2,data=4,expert=2,micro_batch=1,recompute=full,zero=3",
+    ),
+    (  # each rank has experts of its own, which it does not gather
+        "mixtral:layers=4,hidden=64,heads=4,kv_heads=4,inner=256,experts=8,sequence=32,vocabulary=128",
+        "data=8,expert=8,micro_batch=1,recompute=full,zero=3",
+    ),
+)
+
+
+@pytest.mark.parametrize(("text", "named"), long_after(1, GATHERED))
+def test_what_a_layer_gathers_for_its_backward_pass_is_live_in_it(text, named):
+    graph, plan = training_definition(text, 32, 1)[0].graph, NamedPlan.parse(named)
+    asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
+    own = EvaluatedModel(graph, CLUSTER, asked, software("megatron-core"))
+    bound, found = own.bound(plan, 8), evaluated(own, plan, 8)
+    assert bound is not None
+    assert found is not None
+    assert 0.97 < bound.memory_bytes / found.evaluation.in_order.peak_bytes <= 1
+
+
 TIED = "llama:layers=4,hidden=128,heads=4,kv_heads=4,inner=256,sequence=16,vocabulary=256,tied=true"
 HELD = (
     *("data=4,micro_batch=1,zero=2", "data=4,micro_batch=1,zero=3", "data=4,micro_batch=2,zero=1"),
