@@ -53,8 +53,8 @@ from shardwright.planner.bounds.priced_blocks import (
     BlockPart,
     can_price_memory,
 )
-from shardwright.planner.choice.best_first import CLOSE
 from shardwright.planner.choice.configuration import Configuration, merged
+from shardwright.planner.effort import CLOSE
 from shardwright.planner.fronts.problem import MANY, ONE, StageProblems, Structure
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.plan.blocks import Blocks, most_between

@@ -52,7 +52,7 @@ from shardwright.planner.choice.questions import (
     Task,
     is_answer,
 )
-from shardwright.planner.effort import GAIN, WORTHWHILE
+from shardwright.planner.effort import CLOSE, GAIN, WORTHWHILE
 from shardwright.planner.executor_names import PROCESSES
 from shardwright.planner.executors.chosen import workers_of
 from shardwright.planner.executors.tasks import Tasks
@@ -78,12 +78,6 @@ _FARTHER = 0.03
 
 What is within as much of the best plan is priced before what only has a low bound. With half of it
 the same is, as long as estimates are as far apart; with twice as much, too, in another order."""
-
-CLOSE = 0.01
-"""Of the best plan: how near to it bounds of blocks are raised.
-
-Estimates of one stage are 1 % above the bound. With twice as much the gap that is told is up to 2 %
-where there is work left; with half of it, more meshes are priced whose plans are no better."""
 
 
 @dataclass

@@ -29,7 +29,7 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.rounding import EQUAL
 from shardwright.passes.lower_redistributions import LowerRedistributions
-from shardwright.planner.effort import FRONTIER, LARGE, SMALL, limits_on
+from shardwright.planner.effort import CLOSE, FRONTIER, LARGE, SMALL, limits_on
 from shardwright.planner.evaluation.programs import Programs
 from shardwright.planner.evaluation.simulated_step import tolerance_of
 from shardwright.planner.options import CompileOptions
@@ -52,7 +52,6 @@ from shardwright.solver.work import Budget
 _ROUNDS = 8  # searches by weights, both with the memory limit and without
 _SHARE_WITHIN = 1 / 8  # share of the remaining budget that such a search may take
 _SHARES = (1.0, 0.98, 0.95, 0.85)  # shares of the memory limit, tried in turn: windows need room
-_ROOM = 0.01  # relative speed-up that another window, or more weight of the links, must promise
 _MORE_LINKS = (0.1, 0.2)  # weights of the links that are then tried
 
 
@@ -259,7 +258,7 @@ class WholeSearch:
         if self.best is None:
             return False
         least = seconds_in_any_memory(self.best.program, self.cluster)
-        return self.step <= least * (1 + _ROOM)
+        return self.step <= least * (1 + CLOSE)
 
     def _give_links_more_weight(self) -> None:
         """Search by greater weights of the links, where the gap is wide even in buckets.
@@ -268,7 +267,7 @@ class WholeSearch:
         communicate less may be faster.
         """
         for links in _MORE_LINKS:
-            is_wide = self.step > self.planes.bound * (1 + _ROOM) and not self._is_done
+            is_wide = self.step > self.planes.bound * (1 + CLOSE) and not self._is_done
             if self.is_short or self._is_late or not is_wide:
                 return
             with suppress(NoPlanError):
