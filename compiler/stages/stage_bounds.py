@@ -106,7 +106,9 @@ class CutBounds:
                 break
             paths.append(path)
             found = self._refined(paths)
-            best = max(best, found, key=lambda one: one.value)
+            before, best = best, max(best, found, key=lambda one: one.value)
+            if best.value <= before.value * (1 + RISE):
+                break
         return best
 
     def within(self, memory_limit: float) -> "CutBounds":
