@@ -36,6 +36,7 @@ from shardwright.ir.errors import OptionError
 from shardwright.ir.graph import Graph
 from shardwright.passes.base import Pass
 from shardwright.passes.clean_up import CleanUp, DelayStatistics
+from shardwright.passes.fuse_all_reduces import reduced_gradients
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
 from shardwright.passes.pipeline import Pipeline
@@ -233,7 +234,8 @@ class Evaluation:
     def _in_buckets(self) -> tuple[Graph, Timeline | None]:
         cluster, options = self.setting.cluster, self.setting.options
         limit, fusion, timeline = self.setting.limit_bytes, options.fusion, None
-        if fusion == NO_BUCKETS and not self.alone.stages and self.is_within_limit:
+        chooses = fusion == NO_BUCKETS and not self.alone.stages and self.is_within_limit
+        if chooses and len(reduced_gradients(self.alone)) > 1:
             fusion, timeline = fastest_fusion(self.alone, cluster, limit, options.gap)
         pipeline = fused(replace(options, fusion=fusion))
         program = PassManager(verify_later=True).run_all(pipeline, self.alone)
