@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from shardwright.compiler.evaluation.factors import Factors
-from shardwright.compiler.evaluation.measured_parts import parts_of
+from shardwright.compiler.evaluation.measured_parts import parts_of, standing_for
 from shardwright.compiler.evaluation.parts import Parts
 from shardwright.compiler.evaluation.repeated import RepeatedModel
 from shardwright.compiler.garbage import rare_collections
@@ -40,6 +40,7 @@ from shardwright.passes.fuse_all_reduces import reduced_gradients
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager
 from shardwright.passes.pipeline import Pipeline
+from shardwright.planner.evaluation.few_layers import FewLayers
 from shardwright.planner.evaluation.simulated_step import (
     SimulatedStep,
     in_least_memory,
@@ -341,17 +342,22 @@ class Evaluator:
         options = self._options_of(plan)
         model = self._in_one_stage(options)
         timed = self.cluster.without_host().run_by(self.software)
+
+        def of(few: FewLayers) -> Parts:
+            program = self._emitted_alone(few.graph, plan, options)
+            few.check_alike(program)
+            return parts_of(program, few.graph, few.standing.values(), timed, words)
+
+        def of_repeated(few: Shortened) -> Parts:
+            program = self._emitted_alone(few.graph, plan, options)
+            few.check_repeats(program)
+            return parts_of(program, few.graph, standing_for(model.whole, few), timed, words)
+
         with rare_collections():
-
-            def of(few: Shortened) -> Parts:
-                program = self._emitted_alone(few.graph, plan, options)
-                few.check_repeats(program)
-                return parts_of(program, few.graph, few, timed, words)
-
-            found = model.repeated(plan, of)
+            found = model.of_few_layers(of) or model.repeated(plan, of_repeated)
             if found is None:
                 program = self._emitted_alone(model.whole, plan, options)
-                found = parts_of(program, model.whole, None, timed, words)
+                found = parts_of(program, model.whole, standing_for(model.whole), timed, words)
             return found
 
     @cached_property

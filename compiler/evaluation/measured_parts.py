@@ -32,7 +32,11 @@ _FIRST, _LAST = "before all layers", "after them"
 
 
 def parts_of(
-    program: Graph, source: Graph, few: Shortened | None, cluster: Cluster, words: Words = ()
+    program: Graph,
+    source: Graph,
+    standing: Collection[tuple[str, ...]],
+    cluster: Cluster,
+    words: Words = (),
 ) -> Parts:
     """Return the parts of a model.
 
@@ -42,19 +46,18 @@ def parts_of(
         The program of some tensor and expert ranks, of few layers where equal ones were left out.
     source : Graph
         The model that it trains.
-    few : Shortened, optional
-        The whole model, and which of its layers the few ones stand for.
+    standing : collection of (tuple of str)
+        For each layer of the whole model the layers of this one that stand for it.
     cluster : Cluster
         The devices, as a training software runs programs on them if there is one.
     words : tuple of (str, value), optional
         Words of plans that say how parameters are held.
     """
-    return _Program(program, source, cluster, words).parts(_standing(source, few))
+    return _Program(program, source, cluster, words).parts(standing)
 
 
-def _standing(source: Graph, few: Shortened | None) -> list[tuple[str, ...]]:
-    """Return for each layer of a model the layers of few that are equal to it."""
-    whole = source if few is None else few.whole
+def standing_for(whole: Graph, few: Shortened | None = None) -> list[tuple[str, ...]]:
+    """Return for each layer of a model the layers of few that are equal to it; else itself."""
     scopes = {node.name: block_of(node.scope) for node in whole.nodes}
     found: dict[str, tuple[str, ...]] = {block: (block,) for block in scopes.values() if block}
     for first, *layers, last in chain(*(() if few is None else few.levels)):
@@ -82,7 +85,7 @@ class _Program:
             return block_of(node.scope)
         return _LAST if self.order.get(node.provenance.operator, -1) > self.last else _FIRST
 
-    def parts(self, layers: Sequence[tuple[str, ...]]) -> Parts:
+    def parts(self, layers: Collection[tuple[str, ...]]) -> Parts:
         """Return the parts, of each layer by the names of those that are equal to it."""
         tasks, (elements, frozen) = self._tasks(), self._elements()
         late, saved = self._late_by, self._saved_by

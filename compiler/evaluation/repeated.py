@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
 
 from shardwright.dataflow.placement import stages_of
 from shardwright.ir.decisions import Decisions
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
+from shardwright.planner.evaluation.few_layers import FewLayers, few_layers
 from shardwright.planner.evaluation.lengthening import NotRepeatedError
 from shardwright.planner.evaluation.repeats import KEPT, Kept, Overrides
 from shardwright.planner.evaluation.tiles import Shortened, shortened
@@ -48,6 +50,21 @@ class RepeatedModel:
                     self._first[plan.sequence_parallel] = number
                     return found
         return None
+
+    def of_few_layers(self, of: Callable[[FewLayers], T]) -> T | None:
+        """Return what is found with few layers of each kind; None where periods leave out more."""
+        if self._few_layers is None:
+            return None
+        with suppress(NotRepeatedError):
+            return of(self._few_layers)
+        return None
+
+    @cached_property
+    def _few_layers(self) -> FewLayers | None:
+        """Few layers of each kind, where they are fewer than those of equal periods."""
+        repeated, few = self._few(_KEPT[0]), few_layers(self.whole, self.overrides)
+        known = self.whole if repeated is None else repeated.graph
+        return None if few is None or len(few.graph) >= len(known) else few
 
     def _few(self, kept: Kept) -> Shortened | None:
         """Return the model with few layers: of those in one stage, or of equal stages."""

@@ -165,6 +165,48 @@ def _passed(nodes: Sequence[Node], at: int, length: int) -> int:
     return len(made.intersection(name for n in nodes[at : at + length] for name in n.operands))
 
 
+def keys_of(
+    graph: Graph, nodes: Sequence[Node], decisions: Decisions, overrides: Overrides
+) -> list[int]:
+    """Return what is equal for equal operators of a model with equal decisions, as numbers."""
+    marks = (
+        *(frozenset(names) for names in (graph.recomputed, graph.regathered, graph.offloaded)),
+        *(decisions.regathered, decisions.recomputed, decisions.offloaded, frozenset(graph.cuts)),
+    )
+    of_stored = {p.name: _stored_key(p, decisions, overrides) for p in graph.parameters}
+    shared = {**dict(graph.shared_layouts), **decisions.shared_layouts}
+    numbers: dict[Hashable, int] = {}
+    keys = []
+    for node in nodes:
+        key = (
+            node.operator,
+            repr(sorted(constants(node.attributes).items())),
+            tuple([(r.type, shared.get(r.name)) for r in node.results]),
+            tuple([of_stored.get(name) for name in node.operands]),
+            decisions.strategies.get(node.name),
+            decisions.stages.get(node.name),
+            tuple([node.name in names for names in marks]),
+        )
+        keys.append(numbers.setdefault(key, len(numbers)))
+    return keys
+
+
+def _stored_key(parameter: Parameter, decisions: Decisions, overrides: Overrides) -> Hashable:
+    name = parameter.name
+    given = {k: v for k, v in parameter.attributes.items() if k != "initializer"}
+    return (
+        parameter.value.type,
+        parameter.role,
+        repr(sorted(given.items())),
+        decisions.stored.get(name),
+        decisions.shared_layouts.get(name),
+        name in decisions.regathered,
+        name in decisions.gathered_in_passes,
+        name in decisions.reduced_in_passes,
+        repr(sorted(overrides.get(name, {}).items())),
+    )
+
+
 _Slot = tuple[int, int, int]  # of a run: the operator of its period, and the result or operand
 
 
@@ -199,10 +241,10 @@ class _Places:
     def __init__(
         self, graph: Graph, decisions: Decisions, overrides: Overrides, kept: Kept
     ) -> None:
-        self.graph, self.decisions, self.overrides, self.kept = graph, decisions, overrides, kept
+        self.graph, self.kept = graph, kept
         self.nodes = [node for node in graph.nodes if not _is_shared(node, graph)]
         scopes = [block_of(node.scope) for node in self.nodes]
-        keys = _Keys(self._keys())
+        keys = _Keys(keys_of(graph, self.nodes, decisions, overrides))
         self.runs = [*keys.runs(kept, lambda run: _aligned(run, self.nodes, scopes))]
         self.groups = {number: _Group({number: 0}) for number in range(len(self.runs))}
         self.made: dict[str, tuple[_Slot, int]] = {}  # values: the slot, the period
@@ -211,45 +253,6 @@ class _Places:
                 for j, result in enumerate(node.results):
                     self.made[result.name] = (number, i % run.length, j), i // run.length
         self._find_groups()
-
-    def _keys(self) -> list[int]:
-        """Return what is equal for equal operators with equal decisions, as numbers."""
-        graph, plan = self.graph, self.decisions
-        marks = (
-            *(frozenset(names) for names in (graph.recomputed, graph.regathered, graph.offloaded)),
-            *(plan.regathered, plan.recomputed, plan.offloaded, frozenset(graph.cuts)),
-        )
-        of_stored = {p.name: self._stored_key(p) for p in graph.parameters}
-        shared = {**dict(graph.shared_layouts), **plan.shared_layouts}
-        numbers: dict[Hashable, int] = {}
-        keys = []
-        for node in self.nodes:
-            key = (
-                node.operator,
-                repr(sorted(constants(node.attributes).items())),
-                tuple([(r.type, shared.get(r.name)) for r in node.results]),
-                tuple([of_stored.get(name) for name in node.operands]),
-                plan.strategies.get(node.name),
-                plan.stages.get(node.name),
-                tuple([node.name in names for names in marks]),
-            )
-            keys.append(numbers.setdefault(key, len(numbers)))
-        return keys
-
-    def _stored_key(self, parameter: Parameter) -> Hashable:
-        plan, name = self.decisions, parameter.name
-        given = {k: v for k, v in parameter.attributes.items() if k != "initializer"}
-        return (
-            parameter.value.type,
-            parameter.role,
-            repr(sorted(given.items())),
-            plan.stored.get(name),
-            plan.shared_layouts.get(name),
-            name in plan.regathered,
-            name in plan.gathered_in_passes,
-            name in plan.reduced_in_passes,
-            repr(sorted(self.overrides.get(name, {}).items())),
-        )
 
     def _uses(self) -> Iterator[tuple[int, int, int, Node]]:
         """Yield the operators of runs: the run, the period, the place in it, and the operator."""

@@ -164,7 +164,7 @@ def shortened(
         stretches = equal_layers(few, decisions, overrides or {}, kept)
         for outer in chain(*levels):
             stretches = tuple(_in_both_ends(stretches, outer))
-        shorter = _without(few, stretches) if stretches else None
+        shorter = without(few, stretches) if stretches else None
         if shorter is None:
             break
         few, levels = shorter, [stretches, *levels]
@@ -190,8 +190,11 @@ def _in_both_ends(stretches: Iterable[Layers], outer: Layers) -> Iterator[Layers
             yield layers
 
 
-def _without(graph: Graph, stretches: Iterable[Layers]) -> Graph | None:
-    """Return a model without the inner layers of stretches; None where others read them all."""
+def without(graph: Graph, stretches: Iterable[Layers]) -> Graph | None:
+    """Return a model without the inner layers of stretches; None where others read them all.
+
+    What reads the last of these reads the first layer of the stretch, which is equal, instead.
+    """
     gone = {name for layers in stretches for layer in layers[1:-1] for name in layer}
     behind = {a: b for layers in stretches for a, b in zip(layers[-2], layers[0], strict=True)}
     nodes = tuple(renamed(node, behind) for node in graph.nodes if node.name not in gone)
