@@ -1,6 +1,6 @@
 """What the parts of a model take on some ranks, told by the program of few of its layers."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from functools import cache, cached_property, reduce
 from itertools import chain
 from operator import add
@@ -140,7 +140,7 @@ class _Program:
         here = self.cluster, no_time
         tasks, alone = (TaskMaker(program, cluster).tasks(order) for cluster in here)
         live = buffers(program).live
-        stored = parameter_tensors(program.nodes, (p.name for p in program.parameters))
+        stored = self._of_parameters
         found: dict[tuple[str, str], list[tuple[Task, Task]]] = {}
         for (position, _), task, other in zip(order, tasks, alone, strict=True):
             node = program.nodes[position]
@@ -253,6 +253,12 @@ class _Program:
         }
 
     @cached_property
+    def _of_parameters(self) -> Set[str]:
+        """The parameters, and what is made of them alone: one copy for all passes."""
+        names = (parameter.name for parameter in self.program.parameters)
+        return parameter_tensors(self.program.nodes, names)
+
+    @cached_property
     def _saved_by(self) -> dict[str, str]:
         """For each tensor that is saved for the gradient, the part whose stage holds it.
 
@@ -264,7 +270,8 @@ class _Program:
         found: dict[str, str] = {}
         for name, uses in held.live.freed():
             made = position.get(name, turn)
-            if made < turn <= uses[-1] and kinds_of[name] not in _NOT_SAVED:
+            lasts = kinds_of[name] in _NOT_SAVED or name in self._of_parameters
+            if made < turn <= uses[-1] and not lasts:
                 readers = [self.where[use] for use in uses if use >= turn]
                 own = self.where[made]
                 found[name] = own if own in readers else readers[0]
@@ -296,7 +303,8 @@ class _Program:
                 continue
             counted = () if node.name in self._converted else node.results
             for name in (result.name for result in counted):
-                if kinds[name] == _OF_PASS and not held.live.is_accumulator(name):
+                lasts = held.live.is_accumulator(name) or name in self._of_parameters
+                if kinds[name] == _OF_PASS and not lasts:
                     holder = made[name] = holders.get(name, where)
                     live[holder] = live.get(holder, 0.0) + held.sizes[name]
             if where == _LAST or node.provenance.phase != "forward":

@@ -144,6 +144,23 @@ def test_a_weight_of_both_ends_is_whole_through_all_passes(text, types):
     assert replace(bound, is_simulated=True).seconds <= found.seconds
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("zero", [2, 3])
+def test_what_is_made_of_weights_alone_is_there_once(zero):
+    """Weights of norms, of which Gemma takes one more, are no activations of each micro-batch."""
+    shape = "layers=4,hidden=64,heads=4,kv_heads=2,inner=128,sequence=16,vocabulary=128"
+    graph = training_definition(f"gemma3-1b:{shape}", 16, 1)[0].graph
+    asked = CompileOptions(precision="bfloat16", optimizer=Optimizer("adam", {}))
+    own = EvaluatedModel(graph, CLUSTER, asked, software("megatron-core"))
+    plan = NamedPlan.parse(
+        f"pipeline=2,data=2,micro_batch=2,chunks=2,schedule=interleaved,recompute=full,zero={zero}"
+    )
+    bound, found = own.bound(plan, 4), evaluated(own, plan, 4)
+    assert bound is not None
+    assert found is not None
+    assert 0.95 < bound.memory_bytes / found.evaluation.in_order.peak_bytes <= 1
+
+
 RECEIVED = (
     "pipeline=4,data=1,micro_batch=1,schedule=1f1b",
     "pipeline=2,data=2,micro_batch=1,schedule=1f1b,recompute=full",
