@@ -26,9 +26,6 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.liveness import Loop, execution_order
 from shardwright.ir.rounding import EQUAL
 
-FEWEST_PASSES = 4
-"""Passes over micro-batches that are simulated at least, where there are more."""
-
 Floats = NDArray[np.float64]
 _Measures = tuple[Placement, float, float, float]  # its seconds, of computing, of its launch
 _Key = tuple[bool, float, _Measures, tuple[_Measures, ...]]

@@ -49,7 +49,7 @@ from shardwright.cost_model.pipelines.step import (
 )
 from shardwright.cost_model.roofline import program_seconds
 from shardwright.cost_model.streams import COMPUTE
-from shardwright.cost_model.tasks import FEWEST_PASSES, Repeated, TaskMaker, Tasks, repeated_pass
+from shardwright.cost_model.tasks import Repeated, TaskMaker, Tasks, repeated_pass
 from shardwright.cost_model.weighted.loads import seconds_in_buckets
 from shardwright.dataflow.stages import pipeline_of
 from shardwright.ir.graph import Graph, Node
@@ -57,10 +57,9 @@ from shardwright.ir.liveness import loop_of
 
 _ONE_STAGE = "a program in one stage runs on one kind of device"
 _HALVINGS = range(11)  # of the window, where not all deferrable bytes fit; of a large program even
-FEW_NODES = 1_000
-"""Most nodes of a program for which every window is tried, and every size of buckets."""
-
+_SMALL = 600  # most nodes of a program for which every window is tried
 _MOST_TASKS = 4_000  # most tasks for which every pass over micro-batches is simulated
+_FEWEST_PASSES = 4  # passes that are simulated at least, where there are more
 _MOST_PASSES = 16  # passes after which one waits no longer for two equal ones
 
 
@@ -98,7 +97,7 @@ def simulate(graph: Graph, cluster: AnyCluster, memory_limit: MemoryLimit = math
     serial = program.serial_timeline()
     if serial.peak_bytes > memory_limit:
         return serial
-    halvings = _HALVINGS if len(graph) <= FEW_NODES else _HALVINGS[::2]
+    halvings = _HALVINGS if len(graph) <= _SMALL else _HALVINGS[::2]
     first = min(memory_limit - serial.peak_bytes, program.widest)
     windows = [first / 2**i for i in halvings] if first else []
     found: dict[float, Timeline | None] = {0.0: serial}
@@ -108,7 +107,7 @@ def simulate(graph: Graph, cluster: AnyCluster, memory_limit: MemoryLimit = math
         timeline = found[windows[middle]] = program.timeline(windows[middle])
         fits = timeline is not None and timeline.peak_bytes <= memory_limit
         low, high = (low, middle) if fits else (middle + 1, high)
-    if len(graph) <= FEW_NODES:
+    if len(graph) <= _SMALL:
         found |= {w: program.timeline(w) for w in windows if w not in found}
     known = [timeline for timeline in found.values() if timeline is not None]
     fitting = [timeline for timeline in known if timeline.peak_bytes <= memory_limit]
@@ -233,7 +232,7 @@ class _Program:
         loop = loop_of(graph)
         self.passes = 1 if loop is None else loop.passes
         body = 0 if loop is None else loop.stop - loop.start
-        self.fewest = min(self.passes, max(FEWEST_PASSES, _MOST_TASKS // max(body, 1)))
+        self.fewest = min(self.passes, max(_FEWEST_PASSES, _MOST_TASKS // max(body, 1)))
 
     @property
     def widest(self) -> float:

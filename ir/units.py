@@ -16,9 +16,6 @@ ROWS: Final = 12
 WHOLE_LIST: Final = 2 * ROWS
 """Rows or names of what is to be read as a whole, and is summarized where it has more of them."""
 
-UNTOLD: Final = 0.005
-"""Share of bytes, work or seconds below which a rest or a change is not worth a word."""
-
 TOLD_PART: Final = 0.05
 """Share of a whole from which a part of it is told.
 

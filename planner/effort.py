@@ -17,26 +17,10 @@ SMALL = 600
 """Options of the problems of a plan up to which all plans are met that may be faster."""
 
 FRONTIER = 40
-"""Plans of ever tighter limits that are met at most of such a problem, or of a cut in stages; and
-cuts in stages, of which all are tried where there are no more."""
+"""Plans of ever tighter limits that are met at most of such a problem, or of a cut in stages."""
 
-CORRECTIONS = 5
-"""Times that a limit is lowered by what the program of a plan takes beyond it: buffers, mostly."""
-
-WORTHWHILE = 0.2
-"""Of the gap between the least bound and the best plan, by which another search by weights must
-promise to reduce it, or further prices, within the work that is left if they take what others took.
-
-The gap of Llama 3 405B on 1,024 H100 is 15.5 % then. With half of it that is 15.0 %, for 12 s of
-work more; with a quarter, 14.9 %, and the budget is spent. Of Llama 3 70B on 64 H100 it is 1.1 % in
-each case."""
-
-CLOSE = 0.01
-"""Of the best plan: how near bounds of blocks are raised, and by how much its step must exceed
-the least one for another search, in a wider window or by more weight of the links.
-
-Estimates of one stage are 1 % above the bound. With twice as much the gap that is told is up to 2 %
-where there is work left; with half of it, more meshes are priced whose plans are no better."""
+ROUGH_WITHIN = 5e-3
+"""Gap at which a search within the memory limit ends, for a bound or where memory is short."""
 
 GAIN = 1e-3
 """Share of a step that counts: what a plan must be expected to gain of the best one, by how much

@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 
 from shardwright.ir.errors import ExecutionError, ShardwrightError
-from shardwright.ir.files.waiting import ANSWER, LOOK
+from shardwright.ir.files.waiting import ANSWER
 from shardwright.operators.info import Array
 from shardwright.runtime.encrypted import messaging
 from shardwright.runtime.faults import STANDING
@@ -35,6 +35,7 @@ if sys.platform != "win32":
 Made = TypeVar("Made")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object, in its text
 _BLOCK = 1021  # words of a block of a checksum
+_PAUSE = 0.002  # seconds between two looks for a message: waiting takes no processor
 _GRACE = 2.0  # seconds in which the other processes may fail, too
 
 
@@ -72,7 +73,7 @@ def _broadcast(world: Any, item: Any, kinds: Sequence[type]) -> Any:
     size = np.array([0 if data is None else data.size], np.int64)
     request = world.Ibcast(size)
     while not request.Test():
-        time.sleep(LOOK)
+        time.sleep(_PAUSE)
     if data is None:
         data = np.empty(checked_size(int(size[0]), 0), np.uint8)
     world.Bcast(data)
@@ -197,7 +198,7 @@ def failing_processes() -> list[int]:
             messages.Recv(np.empty(1, np.uint8), source=status.source)
             failing.add(status.source)
         else:
-            time.sleep(LOOK)
+            time.sleep(_PAUSE)
     if len(failing) > len(others):
         _mpi().Request.Waitall(sends)
     return sorted(failing)
@@ -368,7 +369,7 @@ def wait_until_read(descriptor: int, seconds: float) -> None:
         unread = ioctl(descriptor, FIONREAD, bytes(4))
         if not any(unread):
             return
-        time.sleep(LOOK)
+        time.sleep(_PAUSE)
 
 
 def tell_trace(error: BaseException) -> None:

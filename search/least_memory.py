@@ -7,7 +7,8 @@ from shardwright.search.space.space import SearchSpace
 from shardwright.search.symmetry.alignment import align
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.exact.least_memory import minimize_memory
-from shardwright.solver.methods import ROUGH
+
+_GAP = 3e-3  # relative gap at which the least memory is near enough for a message
 
 
 def search_least_memory(space: SearchSpace, options: SearchOptions) -> SearchResult:
@@ -18,7 +19,7 @@ def search_least_memory(space: SearchSpace, options: SearchOptions) -> SearchRes
     InfeasibleError
         If no plan connects every tensor with its readers.
     """
-    least = minimize_memory(space.problem, budget=options.budget, gap=ROUGH)
+    least = minimize_memory(space.problem, budget=options.budget, gap=_GAP)
     if least.assignment is None:
         raise no_assignment(SearchOptions(), proven=True)
     evaluation = evaluate(space.problem, least.assignment)

@@ -14,17 +14,12 @@ from shardwright.solver.work import Budget
 MOMENT = 0.05
 """Seconds of work that are too short for another phase, or for another run of CP-SAT."""
 
-SLICE = 4.0
-"""Seconds of work of a run of CP-SAT at least, and of the cost of the least memory."""
-
 MOST_ENTRIES = 1_000_000
 """Largest number of table entries for CP-SAT: building its model takes seconds then."""
 
-ROUGH = 5e-3
-"""Gap of a rough search: one that only prepares another, tells a bound, or is within little memory.
-
-Prices on memory often reach it, so that dominated strategies are only dropped where they do not,
-which takes longer than a few eliminations with them."""
+ROUGH = 2e-3
+"""Gap at which a search is rough: prices on memory often do, so that dominated strategies are only
+dropped where they do not, which takes longer than a few eliminations with them."""
 
 DEFAULT_SECONDS = 60.0
 """Seconds of the default budget, which is that of one configuration with effort 1.

@@ -2,8 +2,10 @@
 
 import numpy as np
 
-from shardwright.ir.rounding import OF_SUM
 from shardwright.solver.problem import FORBIDDEN, Array, Problem, Variable
+
+TIE = 1e-13
+"""Relative difference of the total cost below which two assignments have equal cost."""
 
 
 def settled(problem: Problem, assignment: tuple[int, ...]) -> tuple[int, ...]:
@@ -27,7 +29,7 @@ def settled(problem: Problem, assignment: tuple[int, ...]) -> tuple[int, ...]:
             if not due[i]:
                 continue
             due[i], current = False, chosen[i]
-            chosen[i] = _lowest(variable, neighbours[i], chosen, current, OF_SUM * total)
+            chosen[i] = _lowest(variable, neighbours[i], chosen, current, TIE * total)
             if chosen[i] != current:  # it may take a lower one still, and so may its neighbours
                 for other in (i, *(other for other, _ in neighbours[i])):
                     due[other] = chosen[other] > 0

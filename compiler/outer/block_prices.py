@@ -53,8 +53,8 @@ from shardwright.planner.bounds.priced_blocks import (
     BlockPart,
     can_price_memory,
 )
+from shardwright.planner.choice.best_first import CLOSE
 from shardwright.planner.choice.configuration import Configuration, merged
-from shardwright.planner.effort import CLOSE
 from shardwright.planner.fronts.problem import MANY, ONE, StageProblems, Structure
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.plan.blocks import Blocks, most_between
@@ -64,6 +64,7 @@ from shardwright.solver.work import Budget
 _AGAIN = 4 / 3  # seconds of a pass whose forward half is recomputed, where memory is short
 _SHARE_OF_WEIGHTS = 1 / 4  # share of the budget after which no other weights are tried
 _MUCH = 2  # multiple of the limit above which a form is taken not to fit
+_LOOSEST = 8  # chunks for each device group of a form whose bound is about the least
 
 PipelineOf = Callable[[CompileOptions, Mesh, Budget], PipelinePartitioning]
 
@@ -276,7 +277,7 @@ class BlockPricing:
         passes = options.passes if configuration.stages == 1 or options.passes == 1 else MANY
         own = self.own(configuration)
         most = most_between(blocks)
-        chunks = max(most // own.stages, 2)
+        chunks = max(min(_LOOSEST, most // own.stages), 2)
         loosest = own if own.stages == 1 else replace(own, chunks=chunks)  # the least bound
 
         def prices_of(bounded: BlockBounds) -> BlockPrices:

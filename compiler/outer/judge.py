@@ -15,7 +15,6 @@ from shardwright.compiler.outer.kept_prices import KeptPricing
 from shardwright.compiler.outer.least_computation import ALONE, LeastComputation
 from shardwright.compiler.outer.named_plans import NamedPlans
 from shardwright.compiler.plans.compiled import Compiled
-from shardwright.compiler.stages.shared import keep
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.weighted.intervals import LINKS, ResourceWeights
 from shardwright.ir.errors import (
@@ -33,17 +32,18 @@ from shardwright.planner.bounds.chunk_floors import Halves
 from shardwright.planner.bounds.floors import ComputationFloor
 from shardwright.planner.choice.configuration import Configuration, is_large
 from shardwright.planner.choice.questions import Found, Prices
+from shardwright.planner.effort import ROUGH_WITHIN
 from shardwright.planner.option_checks import SEARCHED
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.search_request import SearchRequest
 from shardwright.planner.whole.blocks import plans_blocks
 from shardwright.search.named_plan import NamedPlan
 from shardwright.search.options import SearchOptions
-from shardwright.solver.methods import ROUGH
 from shardwright.solver.work import Budget
 
 WITHOUT_LIMIT = "search without the memory limit"
 WITHIN_LIMIT = "rough search within the memory limit"
+_KEPT = 2  # problems that a process keeps for the next task
 
 LayoutsOn = Callable[[Mesh | None], Mapping[str, Layout]]
 """Returns the layouts of the inputs on a mesh, as far as the user decides them."""
@@ -353,7 +353,7 @@ class ProgramJudge:
             If the configuration has no plan, or no bound was found within the budget.
         """
         request = self._request(configuration, budget)
-        gap = max(self.options.gap, ROUGH) * (self.options.gap > 0)
+        gap = max(self.options.gap, ROUGH_WITHIN) * (self.options.gap > 0)
         limits = SearchOptions(None, budget.beyond(budget.seconds), gap)
         free = request.solve(request.space, limits)
         limit, within = self.options.memory_on(self.cluster), free.lower_bound
@@ -402,7 +402,9 @@ class ProgramJudge:
         assert configuration.mesh is not None
         options, weights = self.options_of(configuration), self._weights()
         request = self._request_on(configuration.mesh, options, weights, budget, known)
-        keep(self.requests, configuration, request)
+        self.requests[configuration] = request
+        while len(self.requests) > _KEPT:
+            self.requests.popitem(last=False)
         return request
 
     def _weights(self) -> ResourceWeights | None:

@@ -4,7 +4,6 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf
 
 from shardwright.compiler.stages.partitioning import PipelinePartitioning
 from shardwright.cost_model.cluster import Cluster
@@ -33,12 +32,14 @@ from shardwright.solver.work import Budget
 ALONE = Mesh((MeshAxis("x", 1, 0),))
 """The mesh of one device."""
 
+_INSTANT = 1e60  # flops and bytes a second of a device that takes no time
+
 
 def instant(cluster: Cluster) -> Cluster:
     """Return a cluster whose devices take the time of launches alone, one for each operator."""
     device = cluster.device
-    peaks = dict.fromkeys(device.peak_flops, inf)
-    update = {"peak_flops": peaks, "memory_bandwidth": inf, "efficiency": None}
+    peaks = dict.fromkeys(device.peak_flops, _INSTANT)
+    update = {"peak_flops": peaks, "memory_bandwidth": _INSTANT, "efficiency": None}
     fast = device.model_copy(update=update)
     return cluster.model_copy(update={"device": fast, "software": None})
 

@@ -25,9 +25,8 @@ from shardwright.planner.options import (
 DEFAULT = "default"
 """The mesh that the cluster suggests, whatever the size of the model."""
 
-FEW = 8
-"""Devices that are few: a large model takes the memory of more, and their finest meshes have small
-problems."""
+LARGE = 8
+"""Devices whose memory a large model exceeds."""
 
 # Options that decide what a search of a large model would.
 _GIVEN = (
@@ -35,6 +34,7 @@ _GIVEN = (
     *("schedule", "extra_passes", "optimizer_parallel", "offload"),
 )
 _NUMBERS = frozenset({"micro_batches", "stages", "chunks"})  # asked for by a 1, too: the default
+_FEW = 8  # devices up to which problems on the finest meshes are small enough
 
 
 def with_search_of_large(
@@ -48,7 +48,7 @@ def with_search_of_large(
     """Return what is compiled where no mesh is given: for a large model, everything is searched.
 
     A model is large if its parameters, gradients and optimizer states take the memory of at least
-    `FEW` devices, and no more than there are. Of another one whose batch is large, the number of
+    `LARGE` devices, and no more than there are. Of another one whose batch is large, the number of
     micro-batches is searched: what all operators make of it in the forward pass takes more memory
     than all devices have. Where the user gives a mesh, stages, micro-batches, a plan, passes, or
     another mode, search or objective, or offloads tensors, nothing changes. `given` names what the
@@ -72,7 +72,7 @@ def with_search_of_large(
     trained = (2 * parameters + states) / options.memory_on(cluster)
     passed = _forward_bytes(graph, options) / options.memory_on(cluster)
     # Where even so many devices do not hold it, the search on one mesh proves that nothing fits.
-    if FEW <= trained <= devices:
+    if LARGE <= trained <= devices:
         return SEARCHED, replace(options, stages=SEARCHED, micro_batches=SEARCHED)
     if trained <= devices < passed:
         return mesh, replace(options, micro_batches=SEARCHED)
@@ -216,7 +216,7 @@ def candidate_meshes(cluster: Cluster, devices: int) -> tuple[Mesh, ...]:
     finest = [mesh_for(cluster, devices, shape) for shape in mesh_shapes(cluster, devices)]
     counts = cluster.for_devices(devices)
     coarse = mesh_for(cluster, devices, [size for size in reversed(counts) if size > 1] or [1])
-    if coarse in finest or devices <= FEW:
+    if coarse in finest or devices <= _FEW:
         return tuple(finest)
     return (*finest, coarse)
 

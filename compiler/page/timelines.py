@@ -11,12 +11,11 @@ from typing import Any
 
 from shardwright.cost_model.events import Event, SegmentEvent, Timeline
 from shardwright.cost_model.streams import COMPUTE
-from shardwright.ir.units import ROWS
 
 MOST_OF_ROW = 3000
 """Entries of a row, or moments of a series: about as many as a screen has columns of points."""
-MOST_DRAWN = ROWS * MOST_OF_ROW
-"""Entries or segments of all rows, or moments of all series: as if so many rows were full."""
+MOST_DRAWN = 36_000
+"""Entries or segments of all rows, or moments of all series: the size of a page grows with them."""
 
 
 @dataclass

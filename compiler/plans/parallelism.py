@@ -19,7 +19,7 @@ from shardwright.ir.errors import OptionError
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.liveness import times_run
 from shardwright.ir.types import item_bytes
-from shardwright.ir.units import UNTOLD, first_names, pattern
+from shardwright.ir.units import first_names, pattern
 from shardwright.operators.attention.scaled_dot_product import Attention
 from shardwright.operators.info import info_of
 from shardwright.operators.linear.head_loss import HeadLogSumAndPick
@@ -31,7 +31,7 @@ SEQUENCE: Final = "sequence"
 TENSOR: Final = "tensor"
 EXPERT: Final = "expert"
 COPIES: Final = "copies"
-_ALL = 1 - UNTOLD
+_ALL = 0.995  # share of bytes or work above which the rest is not worth a word
 _NEAR = 0.75  # share of products' work that must follow the roles of a near named plan
 _NORMS = ("layer_norm", "rms_norm")
 

@@ -17,7 +17,6 @@ from shardwright.ir.layout import Layout
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.passes.manager import PassManager, PassRecord
 from shardwright.planner.choice.cuts import Cut
-from shardwright.planner.effort import CORRECTIONS
 from shardwright.planner.evaluation.simulated_step import (
     SimulatedStep,
     simulated_step,
@@ -32,6 +31,7 @@ from shardwright.planner.plan.stage_plans import StagePlan
 from shardwright.search.options import SearchOptions
 from shardwright.solver.work import Budget
 
+_TIGHTENINGS = 5  # tighter limits that are tried for stages whose program exceeds theirs
 _LEAST_STEP = 1 / 200  # least relative tightening, doubled every time
 
 
@@ -137,7 +137,7 @@ class CandidateBuilder:
             Bytes that a device group may take by these plans; by default the limit of the user.
         """
         limits = self.memory_limits(cut, plans, memory_limit)
-        for step in range(CORRECTIONS):
+        for step in range(_TIGHTENINGS):
             staged = self.staged(cut, plans, limits)
             if staged is None:
                 return None if step else self._unlimited(cut, plans, memory_limit)

@@ -42,7 +42,7 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.rounding import EQUAL
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.planner.choice.cuts import Cut, LeastCut
-from shardwright.planner.effort import FRONTIER, limits_on
+from shardwright.planner.effort import limits_on
 from shardwright.planner.fronts.problem import StageProblems
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.plan.blocks import Blocks, cut_points, given_points
@@ -55,6 +55,7 @@ from shardwright.search.options import SearchOptions
 from shardwright.solver.work import Budget
 
 T = TypeVar("T")
+_FEW = 40  # number of cuts up to which all are tried
 _CUTS = 3  # cuts that are tried where there are more
 _SHARE_OF_WEIGHTS = 1 / 4  # share of the budget after which no other weights are tried
 _SHARE_OF_BOUND = 1 / 2  # share of the budget after which plans are searched
@@ -378,7 +379,7 @@ class PipelinePartitioning(Partitioned):
         """Yield the cuts that are tried, those that promise most first."""
         stages, blocks = self.schedule.stages, len(self.blocks)
         assert least.cut is not None
-        if comb(blocks - 1, stages - 1) > FRONTIER:
+        if comb(blocks - 1, stages - 1) > _FEW:
             yield from self._few(least.cut)
             return
         inner = combinations(range(1, blocks), stages - 1)

@@ -25,6 +25,7 @@ from shardwright.solver.work import Budget
 _NEAR = 1.25  # multiple of the least estimate up to which other ZeRO stages are tried
 _OVERLAPPED = 0.95  # share of an estimate that concurrent communication may leave
 _FEW, _MANY = 3, 12  # named plans that are emitted of a large and of a small program
+_MOVES = 3  # most moves of a block to another stage
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,7 +232,7 @@ class Race:
         """Move blocks from the slowest stage of the best candidate to others, while it helps."""
         if self.best is None or self.plans is None:
             return
-        while True:
+        for _ in range(_MOVES):
             moved = self._moved(self.best.cut, self.plans)
             if moved is None or not self.enter_if_promising(moved, self.plans):
                 return

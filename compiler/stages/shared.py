@@ -16,10 +16,7 @@ from shardwright.search.space.interning import Interner
 from shardwright.solver.problem import Identity
 
 T = TypeVar("T")
-Key = TypeVar("Key")
-Value = TypeVar("Value")
-KEPT = 3
-"""Entries that a process keeps of each kind, for the next task: problems and tables are large."""
+_KEPT = 3  # entries that are kept of each kind
 
 
 @dataclass(frozen=True)
@@ -75,12 +72,7 @@ class SharedParts:
         known = self._known.setdefault(kind, OrderedDict())
         found = known.pop(key, None)
         found = make() if found is None else found
-        keep(known, key, found)
+        known[key] = found
+        while len(known) > _KEPT:
+            known.popitem(last=False)
         return found  # type: ignore[return-value]
-
-
-def keep(known: OrderedDict[Key, Value], key: Key, value: Value) -> None:
-    """Note an object as the last one of its kind; the first ones make room for it."""
-    known[key] = value
-    while len(known) > KEPT:
-        known.popitem(last=False)

@@ -43,6 +43,7 @@ from shardwright.search.budget_note import FOR_A_BOUND
 from shardwright.solver.work import Budget
 
 Floats = NDArray[np.float64]
+_ROUNDS = 4  # rounds, each of which adds the critical path of the best cut
 
 
 @dataclass
@@ -100,15 +101,15 @@ class CutBounds:
             mean = np.mean(groups, axis=0)
             paths.append(PathCounts(mean, np.zeros(self.passes.shape[:2]), self._ends(mean)))
         best = self._refined(paths)
-        while best.cut is not None:
+        for _ in range(_ROUNDS):
+            if best.cut is None:
+                return best
             path = self._critical(best.cut)
             if self._length(path, best.cut) <= best.value * (1 + RISE):
                 break
             paths.append(path)
             found = self._refined(paths)
-            before, best = best, max(best, found, key=lambda one: one.value)
-            if best.value <= before.value * (1 + RISE):
-                break
+            best = max(best, found, key=lambda one: one.value)
         return best
 
     def within(self, memory_limit: float) -> "CutBounds":

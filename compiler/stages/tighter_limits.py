@@ -27,6 +27,7 @@ from shardwright.planner.plan.stage_plans import StagePlan
 from shardwright.planner.whole.plan import is_near
 
 _SHARE = 1 / 4  # share of the remaining budget for searches within tighter limits
+_TIGHTENINGS = 20  # tighter limits that are tried for device groups that exceed their memory
 _Staging = Callable[[Cut, Sequence[StageProblems], Sequence[float]], list[StagePlan] | None]
 
 
@@ -102,7 +103,7 @@ class PipelineFrontier:
     ) -> Iterator[tuple[list[StagePlan], Sequence[float]]]:
         """Yield the stages of pipelines until one is within a limit, with the memory of groups."""
         limits = self.race.builder.memory_limits(cut, plans, limit)
-        for _ in range(FRONTIER):
+        for _ in range(_TIGHTENINGS):
             staged = staging(cut, plans, limits)
             if staged is None:
                 return

@@ -35,7 +35,6 @@ from shardwright.cost_model.efficiency.work import Work, work_seconds
 from shardwright.cost_model.redistribution.planner import move_seconds, packing_seconds
 from shardwright.cost_model.roofline import node_cost, operator_work, takes_nothing
 from shardwright.cost_model.streams import Placement, Sent, Task, placements, transfer_seconds
-from shardwright.cost_model.tasks import FEWEST_PASSES
 from shardwright.dataflow.schedule_paths import (
     Path,
     chain_transfers,
@@ -53,6 +52,7 @@ from shardwright.operators.info import OperatorInfo
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+_SIMULATED = 4  # passes over micro-batches, where communication runs concurrently
 
 
 @dataclass(frozen=True)
@@ -313,13 +313,13 @@ class ProgramTimes:
         parts, passes = self.work.parts[0], repetition.passes
         names = ("before", "loop", "after")
         before, body, after = (parts[name].repeated(repetition.of(0)) for name in names)
-        if not self.beside[body].any() or passes <= FEWEST_PASSES:
+        if not self.beside[body].any() or passes <= _SIMULATED:
             return self._line(np.concatenate([before, *[body] * passes, after]))
         ends = [
             self._line(np.concatenate([before, *[body] * count, after]))
-            for count in (FEWEST_PASSES - 1, FEWEST_PASSES)
+            for count in (_SIMULATED - 1, _SIMULATED)
         ]
-        return ends[1] + (passes - FEWEST_PASSES) * (ends[1] - ends[0])
+        return ends[1] + (passes - _SIMULATED) * (ends[1] - ends[0])
 
     # A pipeline
 

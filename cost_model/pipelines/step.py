@@ -45,6 +45,7 @@ from shardwright.ir.graph import Node
 
 _HALVINGS = (0, 1, 2, 4, 6, 8)  # halvings of a window whose deferrable bytes do not fit
 _MOST_EVENTS = 20_000  # above this, only nodes of the first micro-batches are listed
+_FEWEST_LISTED = 2  # micro-batches that are listed at least
 
 
 MemoryLimit = float | tuple[float, ...]
@@ -372,7 +373,7 @@ class _Step:
     def _events(self) -> Iterator[Event]:
         """Yield the nodes of all groups; of many, those of the first micro-batches."""
         of_pass = sum(len(t.tasks) for g in self.segments for t in g.loop.values())
-        most = max(_MOST_EVENTS // max(of_pass, 1), 1)
+        most = max(_MOST_EVENTS // max(of_pass, 1), _FEWEST_LISTED)
         for group, runs in zip(self.pipeline.groups, self.runs, strict=True):
             for begin, micro_batch, timed in runs:
                 if micro_batch < most:

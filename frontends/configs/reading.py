@@ -7,7 +7,8 @@ from typing import Any
 
 from shardwright.frontends.configs.architecture import Architecture
 from shardwright.ir.errors import ModelError
-from shardwright.ir.units import WHOLE_LIST
+
+_SHOWN = 60  # names of fields in a note
 
 
 @dataclass
@@ -95,7 +96,7 @@ def _text(value: object) -> str:
 
 def _few(names: Collection[str]) -> str:
     text = ", ".join(sorted(set(names)))
-    return text if len(names) <= WHOLE_LIST else f"{len(names)}, {text[:400]}..."
+    return text if len(names) <= _SHOWN else f"{len(names)}, {text[:400]}..."
 
 
 @dataclass(frozen=True)

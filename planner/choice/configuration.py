@@ -11,10 +11,10 @@ from shardwright.dataflow.samples import own_samples, samples_of
 from shardwright.ir.errors import ShardwrightError, ShardwrightWarning
 from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh, MeshAxis
-from shardwright.planner.effort import LARGE
 
 USUAL = "1f1b"
 """The schedule of a pipeline of which none is said."""
+_SMALL = 300  # operators of a program whose searches are short
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def merged(mesh: Mesh) -> Mesh:
 
 def is_large(program: Graph) -> bool:
     """Return whether the searches of a program take long."""
-    return len(program) > LARGE
+    return len(program) > _SMALL
 
 
 def candidate_counts(source_of: Callable[[int], Graph], *, staged: bool = False) -> tuple[int, ...]:

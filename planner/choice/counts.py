@@ -17,13 +17,14 @@ from itertools import combinations, combinations_with_replacement
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.ir.rounding import EQUAL, OF_SEARCH
-from shardwright.planner.effort import GAIN
+from shardwright.ir.rounding import EQUAL
 from shardwright.planner.fronts.front import BlockPlan
 from shardwright.solver.linear_program import Mixture, least_mixture
 
 Floats = NDArray[np.float64]
+_GAIN = 2e-3  # share of the step that a further plan of equal blocks must gain, as it must be told
 _MOST = 4  # most plans of equal blocks
+_SHARE = 1e-6  # share of the blocks of a kind below which a count is a rounding error
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Counts:
                 break
             # Of whole blocks, some plans may not fit where parts do; equal blocks then do.
             program = programs[number]
-            choice = _rounded(program, GAIN) or _rounded(program, np.inf)
+            choice = _rounded(program, _GAIN) or _rounded(program, np.inf)
             if choice and (best is None or (choice.seconds, number) < best[:2]):
                 best = choice.seconds, number, choice
         return best and best[2]
@@ -185,7 +186,7 @@ class _Program:
         """Return by how much a choice exceeds the room, and its seconds."""
         held = np.sum([n @ self._held(group) for group, n in enumerate(numbers)], axis=0)
         excess = float(held.max()) - self.room
-        small = excess <= OF_SEARCH * self.room
+        small = excess <= _SHARE * self.room
         return 0.0 if small else excess, _length(self._loads(numbers))
 
 
@@ -207,7 +208,7 @@ def _with_fewer(program: _Program, group: int, gain: float) -> _Program:
     free = program.solved
     if not np.isfinite(free.load):
         return program
-    used = np.flatnonzero(free.taken[group] > OF_SEARCH).tolist()
+    used = np.flatnonzero(free.taken[group] > _SHARE).tolist()
     most = min(len(used), _MOST, program.counts[group])
     for size in range(1, most + 1):
         among = range(len(program.fronts[group])) if size == 1 else used
@@ -239,8 +240,8 @@ def _fastest(
 
 def _whole(shares: Floats) -> list[Floats]:
     """Return all whole numbers of the same sum of which each is a share rounded down, or more."""
-    down = np.floor(shares + OF_SEARCH)
-    used = np.flatnonzero(shares > OF_SEARCH)
+    down = np.floor(shares + _SHARE)
+    used = np.flatnonzero(shares > _SHARE)
     missing = round(shares.sum() - down.sum())
     several = combinations_with_replacement(used, missing)
     return [down + np.bincount(taken, minlength=len(shares)) for taken in several]

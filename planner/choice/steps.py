@@ -23,7 +23,7 @@ from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.planner.choice.counts import Run
 from shardwright.planner.choice.questions import NotFasterError
 from shardwright.planner.choice.stages import StagedBlocks, StagedChoice
-from shardwright.planner.effort import CORRECTIONS, GAIN
+from shardwright.planner.effort import GAIN
 from shardwright.planner.evaluation.programs import EmittedPlan, Programs
 from shardwright.planner.evaluation.work import charge_emission, charge_simulation
 from shardwright.planner.fronts.front import BlockPlan
@@ -41,6 +41,7 @@ _FIRST = 0.25
 """Where the first of equal blocks of one plan stands, in the distance of two, where plans are
 spread. Of Mixtral 8x7B on 64 H100 the step is 465 ms with it, and with 0, where few gather nothing
 forward and these begin; 467 ms with a half."""
+_CORRECTIONS = 4  # most corrections of the limit by what programs take beyond it, where none fits
 
 
 Order = Callable[[Sequence[Run]], list[BlockPlan]]
@@ -186,7 +187,7 @@ class StepSearch:
     def _leave_excess(self) -> None:
         """Try plans that leave what their programs take beyond the limit: buffers, mostly."""
         limit, excess = self.site.limits.limit_bytes, [0.0] * self.schedule.groups
-        for _ in range(CORRECTIONS):
+        for _ in range(_CORRECTIONS):
             taken = _taken(self.steps[-1]) if self.steps else [0.0] * self.schedule.groups
             excess = [e + max(t - limit, 0.0) for e, t in zip(excess, taken, strict=True)]
             choice = self._choice(0.0, excess)

@@ -18,12 +18,7 @@ from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.mindspore.allreduce_fusion import Fusion, FusionSettings
 from shardwright.cost_model.streams import COMPUTE, loads
-from shardwright.cost_model.timeline import (
-    FEW_NODES,
-    seconds_in_best_buckets,
-    simulate,
-    with_window,
-)
+from shardwright.cost_model.timeline import seconds_in_best_buckets, simulate, with_window
 from shardwright.cost_model.weighted.loads import Loads, least_loads
 from shardwright.ir.graph import Graph
 from shardwright.passes.fuse_all_reduces import FuseAllReduces, reduced_gradients
@@ -41,6 +36,7 @@ from shardwright.solver.work import Budget
 _USUAL = (25.0, 64.0)  # megabytes: the defaults of PyTorch and of MindSpore
 _FURTHER = (1.0, 4.0, 16.0, 256.0)
 _SHARES = (1 / 8, 1 / 4, 1 / 2)  # sizes of buckets that are tried, as shares of all gradients
+_SMALL = 1_000  # nodes of a program up to which the further sizes are tried
 _TIMES = (2, 4, 8)  # groups of MindSpore's algorithm 1
 _TAIL = 10  # MindSpore's algorithm 2: the tail takes so many times the latency
 
@@ -88,7 +84,7 @@ def fastest_fusion(
     if len(elements) < 2:
         return best, timeline
     least = proven = max(bound, loads(plain, cluster)[COMPUTE])  # buckets take no less
-    if len(program) > FEW_NODES and relative_gap(timeline.step_seconds, least) > gap:
+    if len(program) > _SMALL and relative_gap(timeline.step_seconds, least) > gap:
         likely = seconds_in_best_buckets(plain, cluster, timeline.window_bytes or 0.0)
         least = max(least, min(likely, timeline.step_seconds))
         if likely >= shortest * (1 - gap):
@@ -126,10 +122,10 @@ def _candidates(program: Graph, cluster: Cluster, elements: int) -> Iterator[Fus
     """Yield ways to bucket gradients of some elements, all together."""
     yield from _USUAL
     if program.outputs:
-        times = _TIMES if len(program) <= FEW_NODES else _TIMES[1:2]
+        times = _TIMES if len(program) <= _SMALL else _TIMES[1:2]
         yield from (FusionSettings(1, times=count) for count in times)
         yield _by_time(program, cluster)
-    if len(program) <= FEW_NODES:
+    if len(program) <= _SMALL:
         yield from _FURTHER
         yield from (share * 4 * elements / 2**20 for share in _SHARES)
 

@@ -29,7 +29,7 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.rounding import EQUAL
 from shardwright.passes.lower_redistributions import LowerRedistributions
-from shardwright.planner.effort import CLOSE, FRONTIER, LARGE, SMALL, limits_on
+from shardwright.planner.effort import FRONTIER, LARGE, ROUGH_WITHIN, SMALL, limits_on
 from shardwright.planner.evaluation.programs import Programs
 from shardwright.planner.evaluation.simulated_step import tolerance_of
 from shardwright.planner.options import CompileOptions
@@ -50,8 +50,11 @@ from shardwright.solver.solution import OPTIMALITY_GAP, relative_gap
 from shardwright.solver.work import Budget
 
 _ROUNDS = 8  # searches by weights, both with the memory limit and without
+_ROUNDS_WITHIN = 4  # searches by weights of a large program within the limit: they take longer
 _SHARE_WITHIN = 1 / 8  # share of the remaining budget that such a search may take
 _SHARES = (1.0, 0.98, 0.95, 0.85)  # shares of the memory limit, tried in turn: windows need room
+_ROOM = 0.01  # relative speed-up by a wider window that is worth another search
+_WIDE = 0.02  # relative gap above which the links get more weight
 _MORE_LINKS = (0.1, 0.2)  # weights of the links that are then tried
 
 
@@ -184,7 +187,7 @@ class WholeSearch:
             If the first search finds nothing: why it does not fit is known elsewhere.
         """
         is_limited = memory_limit is not None
-        for _ in range(_ROUNDS):
+        for _ in range(_ROUNDS_WITHIN if is_limited and self._is_large else _ROUNDS):
             weights = None if self._is_late else self.planes.next(self.step, is_short=is_limited)
             # The second search by the same weights is no rough one, and a third finds no more.
             if weights is None or self._count(weights, memory_limit) > 1:
@@ -245,7 +248,7 @@ class WholeSearch:
         limit = None if memory_limit == inf else memory_limit
         for recomputes in problem.ways if self.is_short else problem.ways[:1]:
             with suppress(NoPlanError):
-                plans = problem.tighter(limit, recomputes, ROUGH, _SHARE_WITHIN)
+                plans = problem.tighter(limit, recomputes, ROUGH_WITHIN, _SHARE_WITHIN)
                 self.searches += 1
                 for plan in plans:
                     self._meet(plan)
@@ -258,7 +261,7 @@ class WholeSearch:
         if self.best is None:
             return False
         least = seconds_in_any_memory(self.best.program, self.cluster)
-        return self.step <= least * (1 + CLOSE)
+        return self.step <= least * (1 + _ROOM)
 
     def _give_links_more_weight(self) -> None:
         """Search by greater weights of the links, where the gap is wide even in buckets.
@@ -267,7 +270,7 @@ class WholeSearch:
         communicate less may be faster.
         """
         for links in _MORE_LINKS:
-            is_wide = self.step > self.planes.bound * (1 + CLOSE) and not self._is_done
+            is_wide = self.step > self.planes.bound * (1 + _WIDE) and not self._is_done
             if self.is_short or self._is_late or not is_wide:
                 return
             with suppress(NoPlanError):

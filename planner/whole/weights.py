@@ -26,11 +26,12 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.weighted.intervals import LEAST_WEIGHT, LINKS, ResourceWeights
 from shardwright.cost_model.weighted.loads import Loads
 from shardwright.ir.mesh import Mesh
-from shardwright.planner.effort import WORTHWHILE
 from shardwright.planner.whole.plan import is_near
 from shardwright.solver.linear_program import Cut, highest_grouped_weights
 
 Floats = NDArray[np.float64]
+_WORTHWHILE = 0.1  # share of the gap that another search must promise to close
+_GAPS = 4  # multiple of the allowed gap that another search must promise to close
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ class CuttingPlanes:
             return self.center
         least = self.least if self.least < inf else min(plan.load for plan in self._plans)
         step = max(self.bound, least)
-        worthwhile = WORTHWHILE * (step - self.bound)
+        worthwhile = max(_WORTHWHILE * (step - self.bound), _GAPS * self.gap * self.bound)
         intervals, size = self.weighting.intervals, len(self.weighting.used)
         height, weights = highest_grouped_weights(
             [plan.cut for plan in self._plans], intervals, size

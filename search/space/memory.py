@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from shardwright.solver.problem import Identity, MemoryUse, distinct
 
-_MOMENTS = 16  # of a program, at which transient memory is counted, and gradients may begin
+_SEGMENTS = 16  # the part of all gradients that is counted too early is at most one of so many
+_PEAKS = 16  # moments of a program at which transient memory is counted
 _PEAKS_OF_STRETCH = 6  # moments of one stretch at which transient memory is counted
 Floats = NDArray[np.float64]
 
@@ -166,7 +167,7 @@ class MemoryAccount:
             counted[held.stop] -= 1
         held_bytes = np.where(np.cumsum(counted) > 0, np.cumsum(change), -np.inf)[:-1]
         order = np.argsort(-held_bytes, kind="stable").tolist()
-        peaks = order[:_MOMENTS]
+        peaks = order[:_PEAKS]
         for stretch in self.stretches:
             own = [moment for moment in order if moment in stretch]
             peaks += own[:_PEAKS_OF_STRETCH]
@@ -185,7 +186,7 @@ def _begun_together(gradients: Sequence[_Held]) -> list[_Held]:
     The bytes that are not counted yet are a small part of all.
     """
     most = _most(gradients)
-    allowed = sum([most[id(held.usage)] for held in gradients]) / _MOMENTS
+    allowed = sum([most[id(held.usage)] for held in gradients]) / _SEGMENTS
     start, late, begun = -1, np.inf, []
     for held in sorted(gradients, key=lambda held: -held.start):
         size = most[id(held.usage)]

@@ -4,8 +4,10 @@ from collections import defaultdict
 from collections.abc import Mapping
 from itertools import accumulate
 
-from shardwright.ir.units import MOST_NAMES, TOLD_PART, bytes_text, pattern
+from shardwright.ir.units import MOST_NAMES, bytes_text, pattern
 from shardwright.search.space.space import Choice, SearchSpace
+
+_ENOUGH = 0.8  # part of the memory that is named
 
 
 def largest_shares(space: SearchSpace, assignment: tuple[int, ...]) -> str:
@@ -23,7 +25,7 @@ def largest_shares(space: SearchSpace, assignment: tuple[int, ...]) -> str:
     named = 0.0
     rows: list[str] = []
     for label, (size, count) in sorted(shares.items(), key=lambda item: (-item[1][0], item[0])):
-        if rows and (size < TOLD_PART * total or len(rows) == MOST_NAMES):
+        if named >= _ENOUGH * total or len(rows) == MOST_NAMES:
             break
         named += size
         times = f"{count}x " if count > 1 else ""

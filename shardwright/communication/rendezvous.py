@@ -27,11 +27,13 @@ from shardwright.communication.secret import (
 )
 from shardwright.ir.errors import ModelError
 from shardwright.ir.files.waiting import ARRIVAL, RETRY
-from shardwright.ir.units import WHOLE_LIST
 from shardwright.runtime.encrypted.door import BACKLOG, Door
 
 _ROLES = ("MS_SCHED", "MS_WORKER")
 _KEY, _VALUE, _NAME = 64, 1024, 256  # greatest lengths in PMI-1
+# Lines of a log about strangers, each of some 100 bytes: a few tell who has the wrong secret, and
+# twice as many tell no more.
+_MOST_TOLD = 100
 
 
 @dataclass(frozen=True)
@@ -284,9 +286,9 @@ class Scheduler:
     def _tell(self, what: str) -> None:
         """Log what strangers have done, so often that they do not fill a disk."""
         self._told += 1
-        if self._told <= WHOLE_LIST:
+        if self._told <= _MOST_TOLD:
             self._log(what)
-        if self._told == WHOLE_LIST:
+        if self._told == _MOST_TOLD:
             self._log("scheduler: no more of such lines are written")
 
     def _answer(

@@ -35,6 +35,7 @@ from shardwright.runtime import (
 from shardwright.runtime.rounding import RoundedExecutor
 
 _ALLOWED = 3.0  # tolerance over the estimate, since errors are random
+_HALVINGS = 32  # most halvings of a dynamic loss scale
 _EXACT = "float64"
 
 
@@ -107,19 +108,18 @@ def _recipe(program: Graph) -> str:
 def _own_distance(plan: Plan, exact: Mapping[str, Array], batch: Mapping[str, Array]) -> float:
     """Return how far the program's own types are from float64.
 
-    A dynamic loss scale is lowered, as in training, until the gradients are finite, or it makes
-    them smaller.
+    A dynamic loss scale is lowered, as in training, until the gradients are finite.
     """
     scale = loss_scale(plan.document.loss_scale)
     if not isinstance(scale, DynamicLossScale):
         return _distance(exact, _in_own_types(plan, exact, batch, None))
-    factor = 1.0
-    while True:
+    for halvings in range(_HALVINGS):
+        factor = 2.0**-halvings
         own = _in_own_types(plan, exact, batch, scale.initial * factor)
         error = _distance({name: array * factor for name, array in exact.items()}, own)
-        if np.isfinite(error) or scale.initial * factor < 1:
-            return error
-        factor /= 2
+        if np.isfinite(error):
+            break
+    return error
 
 
 def _lowest(program: Graph) -> str | None:

@@ -14,7 +14,7 @@ from shardwright.solver.anytime.dual_ascent import DualAscent, used
 from shardwright.solver.anytime.graph import Graph, Rows
 from shardwright.solver.anytime.local_search import LocalSearch
 from shardwright.solver.incumbent import Incumbent
-from shardwright.solver.methods import MOST_ENTRIES, Progress
+from shardwright.solver.methods import Progress
 from shardwright.solver.problem import Array
 from shardwright.solver.work import SECONDS_OF, Budget
 
@@ -26,6 +26,9 @@ LOCAL_PERIOD = 3
 
 POOL = 6
 """Assignments that are kept to be combined."""
+
+MOST_ENTRIES = 250_000
+"""Largest number of table entries for CP-SAT."""
 
 
 class BoundedSearch:

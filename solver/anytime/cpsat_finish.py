@@ -21,6 +21,9 @@ from shardwright.solver.integer_model import IntegerModel
 from shardwright.solver.methods import SolveOptions
 from shardwright.solver.problem import Array
 
+ROWS_AT_ONCE = 12
+"""Exceeded rows that are added to the model after each search."""
+
 
 class GraphModel:
     """The 0/1 model of all assignments that cost at most ``most``, in units of 1 / scale.
@@ -149,7 +152,10 @@ class Finish:
     def _add_exceeded_rows(self, choice: Array) -> None:
         """Add the rows that are exceeded most, not close to one another."""
         excess = used(self.rows, choice) - self.rows.capacity
-        while excess[worst := int(excess.argmax())] > 0:
+        for _ in range(ROWS_AT_ONCE):
+            worst = int(excess.argmax())
+            if excess[worst] <= 0:
+                break
             self.model.add_row(worst)
             near = slice(max(worst - len(excess) // 50, 0), worst + len(excess) // 50 + 1)
             excess[near] = 0

@@ -16,12 +16,18 @@ from shardwright.solver.anytime.cpsat_finish import Finish, GraphModel
 from shardwright.solver.anytime.dual_ascent import used
 from shardwright.solver.anytime.graph import entries_left
 from shardwright.solver.anytime.reparametrisation import Reparametrisation, reparametrise
-from shardwright.solver.methods import MOMENT, SLICE, SolveOptions
+from shardwright.solver.methods import MOMENT, SolveOptions
 from shardwright.solver.problem import Array
 from shardwright.solver.work import SECONDS_OF, Budget
 
+FIRST_SLICE = 4.0
+"""Least seconds of work of a run."""
+
 FIRST_SHARE = 1 / 8
 """Share of the gap that the first run searches; it doubles with every completed run."""
+
+TIGHT_ROWS = 50
+"""Most rows of the model at first; what others exceed is added after each search."""
 
 
 class Kind(NamedTuple):
@@ -77,7 +83,7 @@ class GapClosing:
         turn, share, too_large = 0, FIRST_SHARE, 0
         while budget.left > MOMENT and not incumbent.closed:
             kind = KINDS[turn % len(KINDS)]
-            part = budget.within(max(SLICE, kind.time_share * budget.left))
+            part = budget.within(max(FIRST_SLICE, kind.time_share * budget.left))
             before = incumbent.cost
             complete = self.search_gap(kind, 1.0 if kind.whole_gap else share, part, turn)
             incumbent.timed = incumbent.timed or not complete
@@ -140,7 +146,10 @@ class GapClosing:
         left = (search.rows.capacity - used(search.rows, choice)).astype(np.float64)
         apart = len(left) // 100
         tight: list[int] = []
-        while len(left) and left[row := int(left.argmin())] < math.inf:
+        while len(tight) < min(TIGHT_ROWS, len(left)):
+            row = int(left.argmin())
+            if left[row] == math.inf:
+                break
             tight.append(row)
             left[max(row - apart, 0) : row + apart + 1] = math.inf
         return np.array(tight, dtype=np.int64)

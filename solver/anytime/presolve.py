@@ -18,6 +18,9 @@ from shardwright.solver.anytime.graph import affordable
 from shardwright.solver.anytime.reductions import contracted, normalised, restricted, supported
 from shardwright.solver.problem import Array
 
+WORTHWHILE = 1e-3
+"""Another round follows one that dropped at least this share of the strategies."""
+
 
 @dataclass
 class Presolved:
@@ -71,6 +74,8 @@ def presolve(flat: Flat, in_time: Callable[[], bool] = lambda: True) -> Presolve
         if not state.drop(~keep, "dominated strategies dropped"):
             break
         changed = _changed(old, keep, state.reductions[-1])
+        if (~keep).sum() < WORTHWHILE * len(keep):
+            break
     if not state.infeasible and in_time():
         _settle(state, in_time)
     if not state.infeasible:

@@ -24,12 +24,15 @@ from shardwright.solver.exact.search import solve_exact
 from shardwright.solver.incumbent import Incumbent
 from shardwright.solver.linear_program import highest_weights
 from shardwright.solver.memory_rows import MemoryRows
-from shardwright.solver.methods import DEFAULT_SECONDS, SLICE, SolveOptions
+from shardwright.solver.methods import DEFAULT_SECONDS, SolveOptions
 from shardwright.solver.network import Network, build_network
 from shardwright.solver.presolve import drop_dominated, drop_forbidden, fold_decided
 from shardwright.solver.problem import FORBIDDEN, Array, Identity, Problem
 from shardwright.solver.solution import OPTIMALITY_GAP, Solution
 from shardwright.solver.work import Budget
+
+COST_SECONDS = 5.0
+"""Seconds of work for the cost, once the least memory is known."""
 
 
 def minimize_memory(
@@ -136,7 +139,7 @@ class _PeakSearch:
     def lower_cost(self) -> None:
         """Replace the assignment by the cheapest one of this peak that is found."""
         incumbent = self.incumbent
-        budget = incumbent.budget.within(SLICE)
+        budget = incumbent.budget.within(COST_SECONDS)
         answer = self._solve_within(self.problem, incumbent.cost, budget)
         if answer.assignment is not None and (
             answer.cost < evaluate(self.problem, incumbent.assignment or ()).cost

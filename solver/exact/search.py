@@ -82,6 +82,9 @@ MOST_FLAT_ENTRIES = 2**24
 MOST_ROWS = 32
 """With more rows the fronts hardly prune."""
 
+SHRINKING = 0.9
+"""Fixing is repeated while it leaves at most this share of the strategies."""
+
 FREE = np.zeros(0)
 """The prices of a network without memory rows."""
 
@@ -224,7 +227,7 @@ class ExactSearch:
                 continue
             if smaller is None:
                 return
-            if smaller.sizes == network.sizes:
+            if sum(smaller.sizes) > SHRINKING * sum(network.sizes):
                 widths.popleft()
             network = smaller
         self._finish(network)

@@ -5,10 +5,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from shardwright.ir.rounding import OF_SUM
 from shardwright.solver.evaluate import evaluate
 from shardwright.solver.problem import MemoryUse, Pair, Problem, Variable
-from shardwright.solver.ties import settled
+from shardwright.solver.ties import TIE, settled
 
 
 def problem_of(seed: int) -> Problem:
@@ -45,7 +44,7 @@ def settled_in_full_sweeps(problem: Problem, assignment: tuple[int, ...]) -> tup
     """Return what `settled` does, where every variable is looked at in every sweep."""
     chosen, before = list(assignment), list[int]()
     pairs = zip(problem.variables, assignment, strict=True)
-    tie = OF_SUM * sum(variable.cost[option] for variable, option in pairs)
+    tie = TIE * sum(variable.cost[option] for variable, option in pairs)
 
     def cost(i: int, option: int) -> float:
         here = [*chosen[:i], option, *chosen[i + 1 :]]

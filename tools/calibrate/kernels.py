@@ -48,9 +48,6 @@ MODELS = (
 """The models whose steps are measured, by default."""
 
 
-FEW = 10
-"""How often what ranks do together is measured at least, in a round."""
-
 ROUNDS = 4
 """How often everything is measured anew: a core that others share is slow for seconds at a time."""
 _CUT = (

@@ -30,7 +30,7 @@ from shardwright.operators.info import Array, operator_info
 from shardwright.runtime import MpiCommunicator
 from shardwright.runtime.messages import decoded, encoded, gathered_from_all
 from shardwright.tools.calibrate.fitting import Sample
-from shardwright.tools.calibrate.kernels import FEW, ROUNDS, least_seconds, work_between
+from shardwright.tools.calibrate.kernels import ROUNDS, least_seconds, work_between
 
 _FINE = range(9, 18)  # where the algorithms and protocols of a library change
 SIZES = (*(n * 2**power for power in _FINE for n in (1, 1.5)), 2**18, 2**20, 2**22)
@@ -48,6 +48,7 @@ _ATTRIBUTES: Mapping[str, Sequence[Mapping[str, Attribute]]] = {
 }  # along the first dimension or another, where parts are copied
 _ROWS = 4  # of a part, for each rank: parts along the second dimension are copied in runs
 _CHAIN = 20  # collectives, with work between them
+_FEW = 10  # least number of times that a collective is measured in a round
 _NCCL_KINDS = {
     "all_reduce_perf": "all_reduce",
     "all_gather_perf": "all_gather",
@@ -138,7 +139,7 @@ def measured_over_mpi(repeats: int, *, deterministic: bool = True) -> list[Measu
             whole = part.nbytes * world.size if kind == "all_gather" else part.nbytes
             what = Measured(kind, world.size, whole, np.inf, is_packed(operator, attributes))
             measured.append((what, part, _call(communicator, info, part)))
-    repeats = max(-(-repeats // ROUNDS), FEW)
+    repeats = max(-(-repeats // ROUNDS), _FEW)
     for _ in range(ROUNDS):
         for i, (what, part, call) in enumerate(measured):
             least = least_of_slowest(world, mpi.MAX, call, repeats, (part,))

@@ -19,7 +19,6 @@ from shardwright.operators.communication.rings import RingOperator
 from shardwright.operators.info import operator_info
 from shardwright.runtime import MpiCommunicator
 from shardwright.tools.calibrate.fitting import Sample
-from shardwright.tools.calibrate.kernels import FEW
 from shardwright.tools.calibrate.links import least_of_slowest
 
 _SIZES = ((4, 2, 16, 32), (4, 4, 32, 16), (8, 4, 16, 32), (8, 4, 32, 64), (2, 4, 64, 32))
@@ -31,6 +30,7 @@ _TENSORS = {
     "balanced_attention_gradient": 4,
 }  # operands of the shape of the queries
 _OPERATORS = [(name, causal) for name in _TENSORS for causal in (False, True)]
+_FEW = 20  # least number of times that a ring is measured
 
 
 def rings_over_mpi(repeats: int) -> dict[str, list[Sample]]:
@@ -49,7 +49,7 @@ def rings_over_mpi(repeats: int) -> dict[str, list[Sample]]:
         for size, (name, causal) in product(_SIZES, _OPERATORS):
             info = _ring(name, size, world.size, causal=causal)
             call = _call(info, communicator)
-            least = least_of_slowest(world, mpi.MAX, call, max(repeats, FEW), ())
+            least = least_of_slowest(world, mpi.MAX, call, max(repeats, _FEW), ())
             found.setdefault(name, []).append(_sample(info, mesh, least))
     return found
 

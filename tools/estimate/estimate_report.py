@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from shardwright.cost_model.events import Timeline
 from shardwright.cost_model.pipelines.mixed import AnyCluster, mean_device
-from shardwright.ir.units import UNTOLD, bytes_text, seconds_text
+from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.tools.answers.experts import experts_text
 from shardwright.tools.answers.headline import print_sentences
 from shardwright.tools.answers.kept import NOT_COUNTED
@@ -18,6 +18,8 @@ from shardwright.tools.reports.report import (
     stages_text,
     training_text,
 )
+
+_TOLD = 1024  # bytes of a row of layers: the number of the step is not told
 
 
 def print_estimate(found: Estimated, first: Sequence[str] = (), verbose: bool = False) -> None:
@@ -163,8 +165,7 @@ def _print_peaks(found: Estimated) -> None:
     rows = []
     for group, peak in enumerate(found.peaks):
         folded = folded_layers(peak["layers"], kinds)
-        least = UNTOLD * sum(sizes[-1] for _, sizes in folded)
-        told = [row for row in folded if row[1][-1] >= least]
+        told = [row for row in folded if row[1][-1] >= _TOLD]
         for number, (layers, sizes) in enumerate(told):
             cells = (bytes_text(size) if round(size) else "" for size in sizes)
             rows.append(("" if number else str(group), layers, *cells))

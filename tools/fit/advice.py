@@ -4,7 +4,9 @@ from collections.abc import Callable, Sequence
 
 from shardwright.compiler.evaluation.evaluated import Evaluated
 from shardwright.compiler.fit.questions import Change
-from shardwright.ir.units import TOLD_PART, UNTOLD, bytes_text
+from shardwright.ir.units import TOLD_PART, bytes_text
+
+_FASTER = 0.005  # relative: less is below what estimates tell
 
 
 def advice(
@@ -56,7 +58,7 @@ def _for_speed(
     base: Evaluated, changes: Sequence[Change], tells: Callable[[Change], bool | None]
 ) -> str:
     """Return the fastest change, and what it lacks where it does not fit."""
-    shorter = [one for one in changes if _slower(base, one) < -UNTOLD]
+    shorter = [one for one in changes if _slower(base, one) < -_FASTER]
     faster = [one for one in shorter if tells(one) is not False]
     fitting = [one for one in faster if one.then.fits]
     if fitting:

@@ -46,7 +46,7 @@ from shardwright.tools.fit.subject import Subject
 from shardwright.tools.reports.documents import timeline_of
 
 FRONT = 8
-"""Plans of the table of step against memory, and numbers of devices of the curve of the step."""
+"""Plans of the table of step against memory."""
 
 
 class Answers:

@@ -15,11 +15,12 @@ from shardwright.cost_model.efficiency.memory_as_run import RESERVE, WORKSPACE
 from shardwright.ir.errors import ShardwrightError
 from shardwright.tools.answers.told import Told
 from shardwright.tools.answers.training import Asked
-from shardwright.tools.fit.answers import FRONT, Answers
+from shardwright.tools.fit.answers import Answers
 
 _OF_SOFTWARE = (WORKSPACE, RESERVE)  # kinds of memory that a training software takes beside
 _SCRIPTS = ("units.js", "tables.js", "explorer.js")
 _FIELDS = ("tensor", "pipeline", "data", "chunks", "order", "recompute", "zero", "micro_batch")
+_DEVICES = 8  # numbers of devices of the curve, from the least on which all is stored
 _TIMES = (1 / 2, 1, 2, 4)  # multiples of the batch and of the sequence
 _CURVE = 4
 """Plans of the least bounds that fit and are evaluated for a point of a curve.
@@ -127,9 +128,7 @@ def _curves(answers: Answers) -> Iterator[dict[str, Any]]:
     """Yield what wins at other numbers of devices, batches and lengths, those that have a plan."""
     model, subject, fewest = answers.model, answers.subject, answers.fewest
     if fewest is not None:
-        counts = [n for n in device_counts(model) if n >= fewest.devices][
-            :FRONT
-        ]  # from the least on which all is stored
+        counts = [n for n in device_counts(model) if n >= fewest.devices][:_DEVICES]
         best = [(n, _on(answers, n), subject.tokens) for n in counts]
         yield _curve("devices", answers.devices, best)
     length, batch = subject.sequence, subject.samples

@@ -17,7 +17,7 @@ MLP = "mlp:batch=4,inputs=16,hidden=16,classes=4"
 
 @pytest.fixture
 def all_are_large(monkeypatch):
-    monkeypatch.setattr(meshes, "FEW", 0.0)
+    monkeypatch.setattr(meshes, "LARGE", 0.0)
 
 
 def searched(**options):

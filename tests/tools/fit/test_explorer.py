@@ -35,7 +35,7 @@ def answers():
 def document(answers):
     """Return what the page draws, with few points of the curves, which take long."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(explorer, "FRONT", 2)
+        patch.setattr(explorer, "_DEVICES", 2)
         patch.setattr(explorer, "_TIMES", (1, 2))
         return explorer_document(answers, Asked())
 
@@ -85,7 +85,7 @@ def test_curves_have_the_answer_of_the_size_that_is_asked_for(answers, document)
 def test_page_is_written_with_its_document_and_replaces_no_other_file(
     tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr(explorer, "FRONT", 1)
+    monkeypatch.setattr(explorer, "_DEVICES", 1)
     monkeypatch.setattr(explorer, "_TIMES", (1,))
     page = tmp_path / "fit.html"
     options = ["--devices", "2", "--memory", str(LIMIT), "--html", str(page)]
