@@ -11,7 +11,7 @@ Knows neither programs nor seconds.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from itertools import chain, islice
+from itertools import chain
 from typing import NamedTuple, TypeVar
 
 from shardwright.dataflow.orders import BACKWARD as BACKWARD
@@ -249,7 +249,7 @@ def check_schedule(schedule: Schedule) -> None:
     _check_complete(schedule)
     _check_ascending(schedule)
     _check_pairs(schedule)
-    assert schedule.order  # it raises the error of a deadlock
+    len(schedule.order)  # of a deadlock there is none, which raises its error
 
 
 def _check_complete(schedule: Schedule) -> None:
@@ -307,25 +307,20 @@ def _execution_order(schedule: Schedule) -> Iterator[Action]:
                 if ended[segment] <= number:
                     yield Action(*segment, number)
 
-    left = [iter(order) for order in schedule.actions]
-    heads = {group: action for group, own in enumerate(left) for action in [*islice(own, 1)]}
-    moved = True
+    at, moved = [0] * schedule.groups, True
     while moved:
         moved = False
-        for group, head in list(heads.items()):
-            action: Action | None = head
-            while action is not None and next(missing(action), None) is None:
-                others = islice(left[group], len(schedule.pairs.get(action, ())))
-                for one in (action, *others):
-                    ended[one.segment] += 1
-                    yield one
-                action, moved = next(left[group], None), True
-            if action is None:
-                del heads[group]
-            else:
-                heads[group] = action
+        for group, own in enumerate(schedule.actions):
+            while at[group] < len(own) and next(missing(own[at[group]]), None) is None:
+                first = at[group]
+                at[group] += 1 + len(schedule.pairs.get(own[first], ()))
+                for action in own[first : at[group]]:
+                    ended[action.segment] += 1
+                    yield action
+                moved = True
+    heads = [own[i] for own, i in zip(schedule.actions, at, strict=True) if i < len(own)]
     if heads:
-        raise _deadlock(schedule, {action: next(missing(action)) for action in heads.values()})
+        raise _deadlock(schedule, {action: next(missing(action)) for action in heads})
 
 
 def _deadlock(schedule: Schedule, waits: Mapping[Action, Action]) -> ExecutionError:

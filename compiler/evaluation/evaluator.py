@@ -6,7 +6,7 @@ communication are those of the compiled program. Everything that tells what a pl
 none, asks here.
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
@@ -343,22 +343,24 @@ class Evaluator:
         model = self._in_one_stage(options)
         timed = self.cluster.without_host().run_by(self.software)
 
+        def told_by(
+            source: Graph,
+            standing: Collection[tuple[str, ...]],
+            check: Callable[[Graph], None] = lambda _: None,
+        ) -> Parts:
+            program = self._emitted_alone(source, plan, options)
+            check(program)
+            return parts_of(program, source, standing, timed, words)
+
         def of(few: FewLayers) -> Parts:
-            program = self._emitted_alone(few.graph, plan, options)
-            few.check_alike(program)
-            return parts_of(program, few.graph, few.standing.values(), timed, words)
+            return told_by(few.graph, few.standing.values(), few.check_alike)
 
         def of_repeated(few: Shortened) -> Parts:
-            program = self._emitted_alone(few.graph, plan, options)
-            few.check_repeats(program)
-            return parts_of(program, few.graph, standing_for(model.whole, few), timed, words)
+            return told_by(few.graph, standing_for(model.whole, few), few.check_repeats)
 
         with rare_collections():
             found = model.of_few_layers(of) or model.repeated(plan, of_repeated)
-            if found is None:
-                program = self._emitted_alone(model.whole, plan, options)
-                found = parts_of(program, model.whole, standing_for(model.whole), timed, words)
-            return found
+            return found or told_by(model.whole, standing_for(model.whole))
 
     @cached_property
     def _cluster(self) -> Cluster:

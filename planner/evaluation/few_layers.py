@@ -163,8 +163,8 @@ def _kept(kinds: Sequence[int], needed: set[int]) -> list[int]:
     spare = Counter({where: n - min(n, 2) for where, n in count.items()})
     begin = 1
     while begin < len(kept):
+        ends = kinds[kept[begin - 1]], kinds[kept[begin]]
         for end in range(len(kept) - 1, begin, -1):
-            ends = (kinds[kept[begin - 1]], kinds[kept[begin]])
             gone = kept[begin:end]
             if ends != (kinds[kept[end - 1]], kinds[kept[end]]) or needed.intersection(gone):
                 continue
