@@ -28,7 +28,6 @@ from shardwright.compiler.driver import compile_graph
 from shardwright.cost_model.cluster import Cluster, Level, cluster, mesh_for
 from shardwright.cost_model.efficiency.figures import (
     COLLECTIVES,
-    PACKED,
     CollectiveRate,
     Count,
     DeviceEfficiency,
@@ -41,6 +40,7 @@ from shardwright.cost_model.efficiency.figures import (
 )
 from shardwright.cost_model.efficiency.software import Software, software
 from shardwright.cost_model.memory import peak_memory
+from shardwright.cost_model.redistribution.moves import PACKED
 from shardwright.cost_model.timeline import simulate
 from shardwright.ir.errors import NotFoundError, OptionError
 from shardwright.ir.graph import Graph

@@ -242,7 +242,8 @@ class SpaceRules:
 class CostProfile(ABC):
     """Prices the choices of a search.
 
-    A subclass sets `name` and `mesh`, and overrides `create`, `table`, `edges` and `program_cost`.
+    A subclass sets `name` and `mesh`, and overrides `create`, `make_planner`, `table`, `edges` and
+    `program_cost`.
     The other prices are 0 unless they are overridden.
 
     Attributes
@@ -282,9 +283,9 @@ class CostProfile(ABC):
         """Return the profile of a compilation."""
 
     @classmethod
+    @abstractmethod
     def make_planner(cls, mesh: Mesh, cluster: Cluster) -> RedistributionPlanner:
-        """Return the planner of the redistributions in the emitted program: the fastest paths."""
-        return RedistributionPlanner(mesh, cluster)
+        """Return the planner of the redistributions in the emitted program."""
 
     @classmethod
     def default_mesh(cls, cluster: Cluster, devices: int) -> Mesh:

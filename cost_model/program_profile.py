@@ -89,7 +89,7 @@ class ProgramProfile(CostProfile):
     ) -> None:
         self.mesh, self.cluster, self.update_rule = mesh, cluster, update_rule
         self.planner = planner or RedistributionPlanner(
-            mesh, cluster, self._checked_moves, self.packing_costs
+            mesh, self._checked_moves, self.packing_costs
         )
         self.orbit_planner = self.planner if by_orbit else None
         self._move = self.planner.orbit_costs if by_orbit else self.planner.costs
@@ -116,7 +116,7 @@ class ProgramProfile(CostProfile):
         Its prices have another planner, so that its paths are no part of a reference cycle.
         """
         prices = cls(mesh, cluster)
-        return RedistributionPlanner(mesh, cluster, prices._checked_moves, prices.packing_costs)
+        return RedistributionPlanner(mesh, prices._checked_moves, prices.packing_costs)
 
     @abstractmethod
     def operator_cost(

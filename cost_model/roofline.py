@@ -23,8 +23,8 @@ from shardwright.cost_model.efficiency.work import (
 )
 from shardwright.cost_model.pipelines.mixed import AnyCluster, groups_on
 from shardwright.cost_model.redistribution.moves import is_packed
-from shardwright.cost_model.redistribution.planner import move_seconds, packing_seconds
 from shardwright.cost_model.redistribution.prices import ExchangePrices, NodePrices
+from shardwright.cost_model.redistribution.seconds import move_seconds, packing_seconds
 from shardwright.dataflow.kinds import kinds_of
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.layout import Layout

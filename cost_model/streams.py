@@ -22,7 +22,7 @@ from typing import Literal
 import numpy as np
 
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.redistribution.planner import move_seconds
+from shardwright.cost_model.redistribution.seconds import move_seconds
 from shardwright.cost_model.roofline import node_axes, seconds_of_nodes, value_bytes
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.liveness import times_run

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.program_profile import ProgramProfile
-from shardwright.cost_model.redistribution.planner import move_seconds, packing_seconds
+from shardwright.cost_model.redistribution.seconds import move_seconds, packing_seconds
 from shardwright.cost_model.roofline import SecondPrices, second_prices
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh

@@ -17,12 +17,8 @@ from numpy.typing import NDArray
 from shardwright.cost_model.cluster import HOST_LINKS, Cluster
 from shardwright.cost_model.profile import UpdateRule
 from shardwright.cost_model.program_profile import Emissions, Tables
-from shardwright.cost_model.redistribution.planner import (
-    Found,
-    RedistributionPlanner,
-    move_seconds,
-    packing_seconds,
-)
+from shardwright.cost_model.redistribution.planner import Found, RedistributionPlanner
+from shardwright.cost_model.redistribution.seconds import move_seconds, packing_seconds
 from shardwright.cost_model.roofline import node_costs
 from shardwright.cost_model.time_profile import TimeProfile
 from shardwright.cost_model.weighted.intervals import Kind, ResourceWeights
@@ -108,7 +104,7 @@ class WeightedPlanner(RedistributionPlanner):
     """
 
     def __init__(self, moves: WeightedMoves, known: dict[Kind, Found] | None = None) -> None:
-        super().__init__(moves.mesh, moves.cluster, moves, moves.packing)
+        super().__init__(moves.mesh, moves, moves.packing)
         self.moves = moves
         self._known = {} if known is None else known
         self.found = self._known.setdefault(moves.kind, self.found)

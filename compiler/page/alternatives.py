@@ -16,7 +16,8 @@ from shardwright.compiler.plans.compiled import Compiled
 from shardwright.compiler.plans.document import PlanDocument
 from shardwright.cost_model.pipelines.mixed import AnyCluster, of_one_kind
 from shardwright.cost_model.profile import ProfileRequest
-from shardwright.cost_model.redistribution.planner import MOST_AXES, RedistributionPlanner
+from shardwright.cost_model.redistribution.planner import MOST_AXES
+from shardwright.cost_model.redistribution.seconds import fastest_paths
 from shardwright.cost_model.time_profile import TimeProfile
 from shardwright.ir.errors import ShardwrightError
 from shardwright.ir.layout import Strategy
@@ -106,7 +107,7 @@ def _space(compiled: Compiled, document: PlanDocument, cluster: AnyCluster) -> S
     )
     alike = of_one_kind(cluster, "one strategy has other prices on each of them")
     alone = alike.model_copy(update={"software": None})  # which searches have none of
-    planner = RedistributionPlanner(compiled.mesh.of_ranks, alone)
+    planner = fastest_paths(compiled.mesh.of_ranks, alone)
     rule = update_rule(options, compiled.source)
     prices = TimeProfile.create(ProfileRequest(planner, alone, rule))
     request = SearchRequest(

@@ -23,6 +23,7 @@ from pydantic import (
 from pydantic._internal._model_construction import ModelMetaclass
 
 from shardwright.cost_model.efficiency.cluster_files import in_one_sentence
+from shardwright.cost_model.redistribution.moves import PACKED
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.values import suggestion
 from shardwright.operators.communication.collectives import Communication, priced_as
@@ -61,8 +62,6 @@ COLLECTIVES = (
 """The kinds of collectives."""
 ALIGNED = 8
 """Numbers of 16 bits that a tensor core reads at once."""
-PACKED = ("all_gather", "reduce_scatter")
-"""Those whose parts are copied where they are split along another dimension than the first."""
 
 
 class _Maker(ModelMetaclass):

@@ -32,7 +32,7 @@ from shardwright.cost_model.efficiency.rings import (
 )
 from shardwright.cost_model.efficiency.unread import block_of, unread_recomputation
 from shardwright.cost_model.efficiency.work import Work, work_seconds
-from shardwright.cost_model.redistribution.planner import move_seconds, packing_seconds
+from shardwright.cost_model.redistribution.seconds import move_seconds, packing_seconds
 from shardwright.cost_model.roofline import node_cost, operator_work, takes_nothing
 from shardwright.cost_model.streams import Placement, Sent, Task, placements, transfer_seconds
 from shardwright.dataflow.schedule_paths import (

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.work import attention_share
-from shardwright.cost_model.redistribution.planner import move_seconds
+from shardwright.cost_model.redistribution.seconds import move_seconds
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh

@@ -21,6 +21,8 @@ from shardwright.cost_model.profile import (
     never,
     operator_table,
 )
+from shardwright.cost_model.redistribution.planner import RedistributionPlanner
+from shardwright.cost_model.redistribution.seconds import fastest_paths
 from shardwright.ir.graph import Graph, Value
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
@@ -70,6 +72,11 @@ class MindSporeProfile(CostProfile):
         weights = request.weights
         costs = weights if isinstance(weights, MindSporeCosts) else MindSporeCosts()
         return cls(replace(costs, readers_agree=agree), request.planner.mesh)
+
+    @classmethod
+    def make_planner(cls, mesh: Mesh, cluster: Cluster) -> RedistributionPlanner:
+        """Return the planner of the fastest paths, as programs that run have them."""
+        return fastest_paths(mesh, cluster)
 
     @classmethod
     def default_mesh(cls, cluster: Cluster, devices: int) -> Mesh:

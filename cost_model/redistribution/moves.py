@@ -4,11 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, takewhile
 
-from shardwright.cost_model.efficiency.figures import PACKED
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 
+PACKED = ("all_gather", "reduce_scatter")
+"""Those whose parts are copied where they are split along another dimension than the first."""
 Kinds = Mapping[str, int]
 """The kind of each axis of a mesh; axes of one kind are interchangeable."""
 

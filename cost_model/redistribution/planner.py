@@ -7,21 +7,12 @@ search asks for thousands of pairs, and the partition then emits the paths that 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from heapq import heappop, heappush
 from itertools import count, takewhile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.cost_model.cluster import HOST_LINKS, Cluster, Device
-from shardwright.cost_model.collectives import (
-    collective_seconds_array,
-    exchange_seconds_array,
-    is_measured,
-    packing_seconds_array,
-)
-from shardwright.cost_model.efficiency.exchange import Choices
 from shardwright.cost_model.redistribution.layout_graph import (
     Integers,
     LayoutGraph,
@@ -33,103 +24,19 @@ from shardwright.cost_model.redistribution.layout_graph import (
 from shardwright.cost_model.redistribution.layout_orbits import OrbitPaths
 from shardwright.cost_model.redistribution.moves import Move, moves
 from shardwright.cost_model.redistribution.shortest_paths import ShortestPaths
-from shardwright.ir.errors import ClusterError, StrategyError
+from shardwright.ir.errors import StrategyError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType, item_bytes
-from shardwright.operators.communication.collectives import priced_as
 
 Floats = NDArray[np.float64]
 MoveCosts = Callable[[str, tuple[str, ...], Floats], Floats]
 """Prices a communication operator over axes, for several sizes of the operand in bytes."""
-_LOCAL = "local_copy"
 MOST_AXES = 4
 """Axes of more than one rank on a mesh that is not called fine.
 
 A tensor of four dimensions has 1,457 layouts without partial sums on four axes, and 12,341 on five;
 with two, few meshes would be searched by all paths."""
-
-
-def move_seconds(
-    operator: str,
-    axes: tuple[str, ...],
-    local_bytes: Floats,
-    mesh: Mesh,
-    cluster: Cluster,
-    choices: Choices | None = None,
-) -> Floats:
-    """Return the seconds of one communication operator, for operands of several sizes.
-
-    Parameters
-    ----------
-    operator : str
-        Name of the communication operator; ``local_copy`` reads and writes on one rank.
-    axes : tuple of str
-        Mesh axes of its groups.
-    local_bytes : array
-        Bytes of the operand on a rank.
-    mesh, cluster
-        Where it runs.
-    choices : Choices, optional
-        Those of the tokens whose rows it exchanges.
-    """
-    count, device = mesh.extent(axes), cluster.device
-    kind = operator if operator == _LOCAL else priced_as(operator)
-    if kind == _LOCAL:
-        moved = 2 * local_bytes / (count if operator == "local_slice" else 1)
-        return _copy_seconds(operator, moved, device)
-    if kind in HOST_LINKS:
-        return device.launch_seconds + local_bytes / _host_bandwidth(kind, cluster)
-    nbytes = _counted_bytes(kind, local_bytes, count)
-    members = [mesh.axis(axis) for axis in axes]
-    software = cluster.software
-    if choices is not None and software is not None and software.exchange == "ranks":
-        copies = partial(choices.copies, gate=software.gate)
-        return device.launch_seconds + exchange_seconds_array(nbytes, members, cluster, copies)
-    seconds = collective_seconds_array(kind, nbytes, members, cluster)
-    return seconds if is_measured(kind, members, cluster) else device.launch_seconds + seconds
-
-
-def packing_seconds(
-    operator: str,
-    axes: tuple[str, ...],
-    local_bytes: Floats,
-    mesh: Mesh,
-    cluster: Cluster,
-) -> Floats:
-    """Return the further seconds of one that `is_packed`; see `move_seconds`."""
-    kind, members = priced_as(operator), [mesh.axis(axis) for axis in axes]
-    nbytes = _counted_bytes(kind, local_bytes, mesh.extent(axes))
-    return packing_seconds_array(kind, nbytes, members, cluster)
-
-
-def _counted_bytes(kind: str, local_bytes: Floats, count: int) -> Floats:
-    """Return the bytes of a collective as the cost model counts them, by those of its operand."""
-    return local_bytes * count if kind == "all_gather" else local_bytes
-
-
-def _copy_seconds(operator: str, moved: Floats, device: Device) -> Floats:
-    """Return the seconds of copies on a rank, of so many bytes read and written."""
-    own = None if device.efficiency is None else device.efficiency.operators.get(operator)
-    if own is not None:
-        return own.launch.value + moved / own.rate.value
-    return device.launch_seconds + moved / device.achieved_bandwidth
-
-
-def _host_bandwidth(link: str, cluster: Cluster) -> float:
-    """Return the bytes per second of a device over a link to or from host memory.
-
-    Raises
-    ------
-    ClusterError
-        If the cluster has no host memory.
-    """
-    if cluster.host is None:
-        raise ClusterError(
-            f"the program copies tensors `{link}`, and the cluster `{cluster.name}` has no `host`",
-            hint="describe the host memory in a cluster file, and pass that",
-        )
-    return cluster.host.to_host if link == "to_host" else cluster.host.from_host
 
 
 class _Paths:
@@ -163,32 +70,21 @@ class Found:
 
 
 class RedistributionPlanner:
-    """Prices and plans redistributions on one mesh of one cluster.
+    """Prices and plans redistributions on one mesh.
 
     Parameters
     ----------
     mesh : Mesh
         The mesh.
-    cluster : Cluster
-        Its links.
-    move_costs : callable, optional
-        Prices a single collective; in seconds if not given.
-    packing_costs : callable, optional
+    move_costs : callable
+        Prices a single collective.
+    packing_costs : callable
         Prices what a collective that `is_packed` takes further; see `move_costs`.
     """
 
-    def __init__(
-        self,
-        mesh: Mesh,
-        cluster: Cluster,
-        move_costs: MoveCosts | None = None,
-        packing_costs: MoveCosts | None = None,
-    ) -> None:
+    def __init__(self, mesh: Mesh, move_costs: MoveCosts, packing_costs: MoveCosts) -> None:
         self.mesh = mesh
-        self._move_costs = move_costs or partial(move_seconds, mesh=mesh, cluster=cluster)
-        if packing_costs is None:
-            packing_costs = partial(packing_seconds, mesh=mesh, cluster=cluster)
-        self._packing_costs = packing_costs
+        self._move_costs, self._packing_costs = move_costs, packing_costs
         self.axis_permutations = tuple(few_axis_permutations(mesh))
         self.found = Found()
 

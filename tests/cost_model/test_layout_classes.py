@@ -11,7 +11,7 @@ from shardwright.cost_model.redistribution.layout_graph import (
     layouts,
 )
 from shardwright.cost_model.redistribution.layout_orbits import representative
-from shardwright.cost_model.redistribution.planner import RedistributionPlanner
+from shardwright.cost_model.redistribution.seconds import fastest_paths
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType
@@ -30,7 +30,7 @@ def test_the_nearest_of_a_class_are_those_with_the_shortest_path(
 ) -> None:
     tensor, planner = (
         TensorType("float32", shape),
-        RedistributionPlanner(mesh, cluster("a100-pod:figures=datasheet")),
+        fastest_paths(mesh, cluster("a100-pod:figures=datasheet")),
     )
     found = layout_graph(mesh, len(shape)).nodes
     position = {layout: i for i, layout in enumerate(found)}
@@ -47,7 +47,7 @@ def test_the_nearest_of_a_class_are_those_with_the_shortest_path(
 @pytest.mark.long
 @pytest.mark.parametrize("mesh", [CUBE, LEVEL, TWICE], ids=str)
 def test_what_is_planned_costs_what_the_shortest_path_does(mesh: Mesh) -> None:
-    tensor, planner = TensorType("float32", (16, 64)), RedistributionPlanner(mesh, cluster("cpu"))
+    tensor, planner = TensorType("float32", (16, 64)), fastest_paths(mesh, cluster("cpu"))
     found = [*layout_graph(mesh, 2).nodes]
     each = planner.costs(tensor, found, found)
     for i, j in np.random.default_rng(1).integers(0, len(found), (80, 2)):
@@ -92,7 +92,7 @@ def test_a_mesh_of_six_axes_has_few_classes() -> None:
     fine = Mesh(tuple(MeshAxis(name, 2, int(name < "d")) for name in "abcdef"))
     assert len(layouts(fine, 2, partial=False)) == 3**6
     assert len(layouts(fine, 2, False, kinds_of(fine))) == 10**2
-    planner = RedistributionPlanner(fine, cluster("h100-pod:figures=datasheet"))
+    planner = fastest_paths(fine, cluster("h100-pod:figures=datasheet"))
     tensor = TensorType("float32", (64, 64))
     source, target = Layout((("a", "d"), ("e",))), Layout((("b",), ("c", "d", "f")))
     least = planner.orbit_costs(tensor, [source], [target])[0, 0]

@@ -9,7 +9,7 @@ import pytest
 from shardwright.cost_model.cluster import Cluster, cluster
 from shardwright.cost_model.redistribution.layout_graph import layouts
 from shardwright.cost_model.redistribution.moves import Move, moves
-from shardwright.cost_model.redistribution.planner import RedistributionPlanner, move_seconds
+from shardwright.cost_model.redistribution.seconds import fastest_paths, move_seconds
 from shardwright.cost_model.redistribution.shortest_paths import ShortestPaths
 from shardwright.ir.errors import StrategyError
 from shardwright.ir.layout import Layout
@@ -95,7 +95,7 @@ def test_every_single_move_leads_to_its_target(shape: tuple[int, ...]) -> None:
 def test_every_plan_leads_from_its_source_to_its_target(mesh: Mesh, shape: tuple[int, ...]) -> None:
     tensor = TensorType("float64", shape)
     whole = np.arange(float(tensor.elements)).reshape(shape)
-    planner = RedistributionPlanner(mesh, CPU)
+    planner = fastest_paths(mesh, CPU)
     possible = [layout for layout in every_layout(mesh, len(shape)) if fits(layout, shape, mesh)]
     random = np.random.default_rng(0)
     for source in possible:
@@ -116,7 +116,7 @@ def fits(layout: Layout, shape: tuple[int, ...], mesh: Mesh) -> bool:
 @pytest.mark.parametrize(("on", "step"), [*zip(CLUSTERS, (8, 16, 16), strict=True)])
 def test_plans_are_chains_of_moves_that_cost_what_the_table_says(on: Cluster, step: int) -> None:
     tensor = TensorType("float32", (8, 8))
-    planner, possible = RedistributionPlanner(CUBE, on), every_layout(CUBE, 2)
+    planner, possible = fastest_paths(CUBE, on), every_layout(CUBE, 2)
     table = planner.costs(tensor, possible, possible)
     for i, source in enumerate(possible):
         for j, target in list(enumerate(possible))[i % step :: step]:
@@ -144,7 +144,7 @@ def priced(plan: list[Move], tensor: TensorType, source: Layout, on: Cluster) ->
 @pytest.mark.parametrize("shape", [(8, 8), (1024, 4096)])
 def test_a_detour_is_never_cheaper(on: Cluster, shape: tuple[int, ...]) -> None:
     tensor, possible = TensorType("float32", shape), every_layout(CUBE, 2)
-    seconds = RedistributionPlanner(CUBE, on).costs(tensor, possible, possible)
+    seconds = fastest_paths(CUBE, on).costs(tensor, possible, possible)
     assert np.isfinite(seconds).all()
     alignment_penalty = (seconds[:, :, None] + seconds[None, :, :]).min(axis=1)
     assert (seconds <= alignment_penalty * (1 + 1e-12)).all()
@@ -152,7 +152,7 @@ def test_a_detour_is_never_cheaper(on: Cluster, shape: tuple[int, ...]) -> None:
 
 def test_only_staying_is_free() -> None:
     tensor, possible = TensorType("float32", (8, 8)), every_layout(CUBE, 2)
-    planner = RedistributionPlanner(CUBE, CPU)
+    planner = fastest_paths(CUBE, CPU)
     seconds = planner.costs(tensor, possible, possible)
     np.testing.assert_array_equal(seconds == 0, np.eye(len(possible), dtype=bool))
     assert all(planner.plan(tensor, layout, layout) == [] for layout in possible)
@@ -160,7 +160,7 @@ def test_only_staying_is_free() -> None:
 
 @pytest.mark.parametrize("on", CLUSTERS, ids=lambda on: on.name)
 def test_more_bytes_never_take_less_time(on: Cluster) -> None:
-    planner, possible = RedistributionPlanner(CUBE, on), every_layout(CUBE, 2)
+    planner, possible = fastest_paths(CUBE, on), every_layout(CUBE, 2)
     growing = [TensorType("float32", (8, 8 * 4**i)) for i in range(8)]
     seconds = np.stack([planner.costs(tensor, possible, possible) for tensor in growing])
     assert (np.diff(seconds, axis=0) >= 0).all()
@@ -195,14 +195,14 @@ def laid(*dimensions: str, partial: tuple[str, ...] = ()) -> Layout:
 def test_plans_of_large_tensors_are_the_known_ones(
     source: Layout, target: Layout, operators: list[str]
 ) -> None:
-    planner = RedistributionPlanner(CUBE, cluster("a100-pod:figures=datasheet"))
+    planner = fastest_paths(CUBE, cluster("a100-pod:figures=datasheet"))
     plan = planner.plan(TensorType("float32", (4096, 4096)), source, target)
     assert [move.operator for move in plan] == operators
 
 
 @pytest.mark.long
 def test_no_slice_is_empty_on_the_way_and_uneven_ones_are_not_permuted() -> None:
-    planner, tensor = RedistributionPlanner(CUBE, CPU), TensorType("float32", (6, 8))
+    planner, tensor = fastest_paths(CUBE, CPU), TensorType("float32", (6, 8))
     possible = [layout for layout in every_layout(CUBE, 2) if holds(layout, (6, 8), CUBE)]
     seconds = planner.costs(tensor, possible, possible)
     assert np.isfinite(seconds).all()
@@ -224,7 +224,7 @@ def holds(layout: Layout, shape: tuple[int, ...], mesh: Mesh) -> bool:
 
 
 def test_a_layout_of_another_mesh_is_refused() -> None:
-    planner = RedistributionPlanner(SQUARE, CPU)
+    planner = fastest_paths(SQUARE, CPU)
     with pytest.raises(StrategyError) as caught:
         planner.plan(TensorType("float32", (8, 8)), laid("", ""), laid("z", ""))
     assert str(caught.value) == "the layout [z, *] is not one of mesh x=2 x y=2"
@@ -247,7 +247,7 @@ def test_on_a_fine_mesh_each_path_is_found_by_itself(source: Layout, target: Lay
     tensor = TensorType("float64", (32, 8))
     whole = np.arange(float(tensor.elements)).reshape(tensor.shape)
     parts = spread(whole, source, FINE)
-    plan = RedistributionPlanner(FINE, CPU).plan(tensor, source, target)
+    plan = fastest_paths(FINE, CPU).plan(tensor, source, target)
     for move in plan:
         parts = exchanged(move, tensor, parts, FINE)
     assert_lies(parts, whole, target, FINE)
@@ -256,7 +256,7 @@ def test_on_a_fine_mesh_each_path_is_found_by_itself(source: Layout, target: Lay
 
 def test_one_path_costs_what_all_paths_say() -> None:
     tensor, possible = TensorType("float32", (8, 8)), every_layout(CUBE, 2)
-    planner = RedistributionPlanner(CUBE, CPU)
+    planner = fastest_paths(CUBE, CPU)
     table = planner.costs(tensor, possible, possible)
     for i, j in np.random.default_rng(0).integers(0, len(possible), (60, 2)):
         plan = planner._plan_alone(tensor, possible[i], possible[j])
@@ -267,7 +267,7 @@ def test_one_path_costs_what_all_paths_say() -> None:
 
 def test_a_search_over_a_fine_mesh_is_refused() -> None:
     with pytest.raises(StrategyError, match="has more than 4 axes, which is too fine"):
-        RedistributionPlanner(FINE, CPU).costs(TensorType("float32", (8,)), [], [])
+        fastest_paths(FINE, CPU).costs(TensorType("float32", (8,)), [], [])
 
 
 def test_a_finer_mesh_is_never_dearer() -> None:
@@ -284,18 +284,18 @@ def test_a_finer_mesh_is_never_dearer() -> None:
         partial = [b for a in layout.partial for b in (("x", "y") if a == "x" else (a,))]
         return Layout(splits, fine.ordered(partial))
 
-    there = RedistributionPlanner(coarse, CPU).costs(tensor, possible, possible)
+    there = fastest_paths(coarse, CPU).costs(tensor, possible, possible)
     images = [refined(layout) for layout in possible]
-    here = RedistributionPlanner(fine, CPU).costs(tensor, images, images)
+    here = fastest_paths(fine, CPU).costs(tensor, images, images)
     assert (here <= there * (1 + 1e-9)).all()
 
 
 def test_axes_of_one_rank_do_not_make_a_mesh_fine() -> None:
     ones = tuple(MeshAxis(name, 1) for name in "pqr")
-    planner = RedistributionPlanner(Mesh((*SQUARE.axes, *ones)), CPU)
+    planner = fastest_paths(Mesh((*SQUARE.axes, *ones)), CPU)
     tensor, possible = TensorType("float32", (8, 8)), every_layout(SQUARE, 2)
     found = planner.costs(tensor, possible, possible)
-    expected = RedistributionPlanner(SQUARE, CPU).costs(tensor, possible, possible)
+    expected = fastest_paths(SQUARE, CPU).costs(tensor, possible, possible)
     np.testing.assert_array_equal(found, expected)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shardwright.cost_model.cluster import cluster
-from shardwright.cost_model.redistribution.planner import RedistributionPlanner
+from shardwright.cost_model.redistribution.seconds import fastest_paths
 from shardwright.ir.errors import IRError
 from shardwright.ir.layout import Layout
 from shardwright.ir.mesh import Mesh, MeshAxis
@@ -121,7 +121,7 @@ def test_from_tokens_split_to_experts_split_is_one_exchange() -> None:
     (strategy,) = (s for s in info.generate_strategies(mesh) if s.axes == {"t0": ("x",)})
     (left,) = info.infer_tensor_layouts(strategy, mesh)[1]
     assert left == Layout(((), ("x",), (), ()))
-    planner = RedistributionPlanner(mesh, cluster("cpu"))
+    planner = fastest_paths(mesh, cluster("cpu"))
     rows, split = info.result_types[0], Layout((("x",), (), (), ()))
     moves = planner.plan(rows, left, split)
     assert [move.operator for move in moves] == ["all_to_all"]

@@ -12,7 +12,7 @@ from shardwright.cost_model.collectives import (
     collective_seconds_array,
     least_seconds_per_byte,
 )
-from shardwright.cost_model.redistribution.planner import RedistributionPlanner
+from shardwright.cost_model.redistribution.seconds import fastest_paths
 from shardwright.cost_model.time_profile import TimeProfile
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.layout import Layout
@@ -101,7 +101,7 @@ def test_parts_of_a_later_dimension_are_packed():
 
     def costs(packing):
         on = measured("all_gather", packing=packing)
-        planner = RedistributionPlanner(mesh, on)
+        planner = fastest_paths(mesh, on)
         table = planner.costs(tensor, [first, second], [whole])[:, 0]
         paths = [planner.path_cost(tensor, layout, whole) for layout in (first, second)]
         assert table == pytest.approx(paths)
