@@ -3,11 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from shardwright.cost_model.roofline import value_bytes
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.dataflow.liveness import Liveness, liveness
 from shardwright.ir.errors import OptionError
-from shardwright.ir.graph import Graph, Node, Value
+from shardwright.ir.graph import Graph, Node, Value, value_bytes
 from shardwright.ir.liveness import loop_of
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.registry import Registry, explained

@@ -13,10 +13,9 @@ from typing import NamedTuple
 
 from shardwright.cost_model.backward_memory import GradientWork, Moment, Turn, Work, work_of
 from shardwright.cost_model.profile import EdgeLayout
-from shardwright.cost_model.roofline import local_bytes
 from shardwright.ir.errors import IRError, StrategyError
 from shardwright.ir.graph import Node, Value
-from shardwright.ir.layout import Layout, Strategy
+from shardwright.ir.layout import Layout, Strategy, local_bytes
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.reachability import live
 from shardwright.ir.types import TensorType

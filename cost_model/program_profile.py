@@ -24,10 +24,10 @@ from shardwright.cost_model.profile import (
     check_costs,
 )
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
-from shardwright.cost_model.roofline import local_bytes, node_costs, placed_cost
+from shardwright.cost_model.roofline import node_costs, placed_cost
 from shardwright.ir.errors import PassError
 from shardwright.ir.graph import Graph, Value
-from shardwright.ir.layout import Layout, Strategy
+from shardwright.ir.layout import Layout, Strategy, local_bytes
 from shardwright.ir.liveness import times_run
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.registry import explained

@@ -27,7 +27,7 @@ from shardwright.cost_model.redistribution.prices import ExchangePrices, NodePri
 from shardwright.cost_model.redistribution.seconds import move_seconds, packing_seconds
 from shardwright.dataflow.kinds import kinds_of
 from shardwright.ir.graph import Graph, Node, Value
-from shardwright.ir.layout import Layout
+from shardwright.ir.layout import Layout, local_bytes
 from shardwright.ir.liveness import accumulates_over, times_run
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.types import TensorType, item_bytes
@@ -45,18 +45,6 @@ from shardwright.operators.windows.halo_exchange import OverHalo
 from shardwright.operators.workspace import WithWorkspace
 
 Floats = NDArray[np.float64]
-
-
-@lru_cache(maxsize=2**16)  # an operator and its gradient ask repeatedly for few layouts
-def local_bytes(tensor: TensorType, layout: Layout, mesh: Mesh) -> float:
-    """Return the bytes of the largest slice that a rank holds of a tensor, where it is filled."""
-    shape = layout.slice_shape(tensor.shape, mesh)
-    return tensor.filled_elements(shape) * item_bytes(tensor.dtype)
-
-
-def value_bytes(value: Value, mesh: Mesh) -> float:
-    """Return the bytes of a value on one rank."""
-    return local_bytes(value.type, value.known_layout, mesh)
 
 
 def _largest_share(tensors: Sequence[tuple[TensorType, Layout]], mesh: Mesh) -> float:

@@ -10,12 +10,9 @@ time, in whatever queue it is.
 
 The link to host memory has a direction out and one back. Copies to the host run behind their
 producers, as reductions do, and copies from it ahead of their readers, as gathers do.
-
-Provenance decides, not names: the role of a node, and whether the tensor that it brings along is
-made of parameters alone.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,14 +20,13 @@ import numpy as np
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.redistribution.seconds import move_seconds
-from shardwright.cost_model.roofline import node_axes, seconds_of_nodes, value_bytes
-from shardwright.ir.graph import Graph, Node, Value
+from shardwright.cost_model.roofline import node_axes, seconds_of_nodes
+from shardwright.dataflow.deferrable import GATHERS, is_deferrable, parameter_tensors
+from shardwright.ir.graph import Graph, Node, Value, value_bytes
 from shardwright.ir.liveness import times_run
 from shardwright.ir.mesh import Mesh
-from shardwright.ir.provenance import Role
 from shardwright.operators.communication.host import HostCopy
 from shardwright.operators.info import operator_class
-from shardwright.operators.windows.halo_exchange import OverHalo
 
 COMPUTE = "compute"
 """The stream of computation; the links have the names of the levels of the cluster."""
@@ -40,10 +36,6 @@ Queue = Literal["compute", "blocking", "gathers", "reductions"]
 
 IN_LINE: frozenset[Queue] = frozenset({"compute", "blocking"})
 """Queues of what runs in program order."""
-
-_GATHERS: frozenset[Role] = frozenset({"redistribution", "recompute"})
-_REDUCTIONS: frozenset[Role] = frozenset({"gradient_redistribution", "fusion"})
-_COPIES: frozenset[Role] = frozenset({"forward", "redistribution", "mirror", "recompute"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,23 +128,6 @@ _OF_HOST = {
 _ON_DEVICE = {queue: Placement(queue) for queue in ("compute", "gathers", "reductions")}
 
 
-def parameter_tensors(nodes: Iterable[Node], parameters: Iterable[str]) -> set[str]:
-    """Return the values that are made of parameters alone: parameters, their casts and copies."""
-    made = set(parameters)
-    for node in nodes:
-        if node.operands and node.provenance.role in _COPIES and made.issuperset(node.operands):
-            made.update(result.name for result in node.results)
-    return made
-
-
-def is_deferrable(node: Node, made_of_parameters: set[str]) -> bool:
-    """Return whether a collective gathers a parameter, or reduces the gradient of one."""
-    origin = node.provenance
-    roles = _GATHERS | _REDUCTIONS
-    within = issubclass(operator_class(node.operator), OverHalo)
-    return origin.role in roles and origin.tensor in made_of_parameters and not within
-
-
 def placements(graph: Graph, cluster: Cluster) -> list[Placement]:
     """Return where each node of a program, lowered to collectives, runs on a rank.
 
@@ -200,7 +175,7 @@ def _placement(node: Node, levels: tuple[str, ...], made: set[str]) -> Placement
         return _OF_HOST[node.operator]
     if not is_deferrable(node, made):
         return Placement("blocking", levels)
-    gathers = node.provenance.role in _GATHERS and made.issuperset(node.operands)
+    gathers = node.provenance.role in GATHERS and made.issuperset(node.operands)
     return Placement("gathers" if gathers else "reductions", levels)
 
 

@@ -3,13 +3,16 @@
 The pass `gradient`, the search and the partition all follow this module.
 """
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from shardwright.ir.errors import PassError, ShardwrightWarning
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.reachability import live
 from shardwright.ir.types import TensorType
+from shardwright.ir.units import first_names
 from shardwright.operators.builder import Builder
 from shardwright.operators.info import Linearization, OperatorInfo, info_of, operator_class
 
@@ -108,3 +111,33 @@ def differentiable_operands(info: OperatorInfo) -> tuple[bool, ...]:
     gradients = build.gradients(info, Linearization(operands, results, cotangents))
     pairs = zip(operands, gradients, strict=True)
     return tuple(value.type.is_float and found is not None for value, found in pairs)
+
+
+def check_trained(graph: Graph) -> None:
+    """Refuse a forward program that trains nothing; warn of parameters that get no update.
+
+    Raises
+    ------
+    PassError
+        If there are trainable parameters, and the loss depends on none of them.
+    """
+    idle = untrained_parameters(graph)
+    if idle and len(idle) == sum(parameter.trainable for parameter in graph.parameters):
+        raise PassError(
+            f"none of the {len(idle)} trainable parameters would be updated: the loss depends on "
+            f"`{idle[0]}`{' and the others' if len(idle) > 1 else ''} by no operators that have a "
+            f"gradient",
+            hint="declare parameters that are not trained with `requires_grad=False`",
+        )
+    warn_of_idle(idle, "no gradient reaches them")
+
+
+def warn_of_idle(parameters: Sequence[str], reason: str) -> None:
+    """Warn of trainable parameters that get no update, and say why."""
+    if not parameters:
+        return
+    warnings.warn(
+        f"trainable parameters get no update, {reason}: {first_names(parameters)}",
+        ShardwrightWarning,
+        stacklevel=2,
+    )

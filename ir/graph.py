@@ -12,7 +12,7 @@ from typing import TypeVar, cast
 
 from shardwright.ir.attributes import Attributes, FrozenAttributes
 from shardwright.ir.errors import IRError
-from shardwright.ir.layout import Layout, SharedLayout, Strategy
+from shardwright.ir.layout import Layout, SharedLayout, Strategy, local_bytes
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.provenance import COPIES, ParameterRole, Provenance
 from shardwright.ir.types import TensorType
@@ -43,6 +43,11 @@ class Value:
 
     def __repr__(self) -> str:
         return f"<Value {self.text}>"
+
+
+def value_bytes(value: Value, mesh: Mesh) -> float:
+    """Return the bytes of a value on one rank."""
+    return local_bytes(value.type, value.known_layout, mesh)
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
 from shardwright.ir.errors import IRError, StrategyError
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.types import TensorType, item_bytes
 
 
 class _Interned(type):
@@ -322,3 +323,10 @@ class SharedLayout:
         """Return the shared layout under a permutation of axes."""
         gradient = mesh.ordered(names[axis] for axis in self.gradient)
         return SharedLayout(self.layout.renamed(names, mesh), gradient, self.saved, self.remade)
+
+
+@lru_cache(maxsize=2**16)  # an operator and its gradient ask repeatedly for few layouts
+def local_bytes(tensor: TensorType, layout: Layout, mesh: Mesh) -> float:
+    """Return the bytes of the largest slice that a rank holds of a tensor, where it is filled."""
+    shape = layout.slice_shape(tensor.shape, mesh)
+    return tensor.filled_elements(shape) * item_bytes(tensor.dtype)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from shardwright.cost_model.streams import is_deferrable, parameter_tensors
+from shardwright.dataflow.deferrable import is_deferrable, parameter_tensors
 from shardwright.dataflow.properties import DIFFERENTIATED, LIVE, LOWERED, UNMIRRORED
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.liveness import loop_of

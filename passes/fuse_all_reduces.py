@@ -13,8 +13,8 @@ from shardwright.cost_model.mindspore.allreduce_fusion import (
     fusion_ids_by_index,
     fusion_ids_by_size,
 )
-from shardwright.cost_model.streams import is_deferrable, parameter_tensors
 from shardwright.dataflow.cotangents import gradient_name
+from shardwright.dataflow.deferrable import is_deferrable, parameter_tensors
 from shardwright.dataflow.properties import LOWERED
 from shardwright.ir.attributes import Attribute
 from shardwright.ir.errors import PassError

@@ -7,7 +7,7 @@ from math import prod
 from typing import Annotated
 
 from shardwright.cost_model.mindspore.allreduce_fusion import fusion_ids_by_size
-from shardwright.cost_model.streams import is_deferrable, parameter_tensors
+from shardwright.dataflow.deferrable import is_deferrable, parameter_tensors
 from shardwright.dataflow.properties import LOWERED
 from shardwright.ir.attributes import Attributes
 from shardwright.ir.errors import StrategyError

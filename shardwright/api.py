@@ -21,7 +21,7 @@ from shardwright.compiler.plans.files import read_plan as read_plan_files
 from shardwright.compiler.plans.plan import Plan
 from shardwright.cost_model.cluster import DEFAULT_CLUSTER
 from shardwright.cost_model.pipelines.mixed import AnyCluster, any_cluster
-from shardwright.dataflow.trained import check_trained
+from shardwright.dataflow.cotangents import check_trained
 from shardwright.dataflow.update_rules import with_rules
 from shardwright.ir.errors import OptionError, PlanError
 from shardwright.ir.mesh import Mesh

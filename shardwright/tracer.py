@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.communication import get_batch_parts
-from shardwright.dataflow.trained import warn_of_idle
+from shardwright.dataflow.cotangents import warn_of_idle
 from shardwright.ir.attributes import Attribute, Attributes, check_constants
 from shardwright.ir.errors import ModelError
 from shardwright.ir.graph import Value

@@ -18,11 +18,11 @@ import numpy as np
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.events import Timeline
-from shardwright.cost_model.roofline import node_axes, seconds_of_nodes, value_bytes
+from shardwright.cost_model.roofline import node_axes, seconds_of_nodes
 from shardwright.cost_model.timeline import simulate
 from shardwright.dataflow.placement import in_stages
 from shardwright.ir.decisions import Decisions
-from shardwright.ir.graph import Graph, Node, Value
+from shardwright.ir.graph import Graph, Node, Value, value_bytes
 from shardwright.ir.liveness import Loop, loop_of
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.views import buffer_roots

@@ -10,12 +10,12 @@ from shardwright.compiler.evaluation.parts import Kind, Part, Parts, Peaks
 from shardwright.compiler.evaluation.times import Sent, Times
 from shardwright.cost_model.buffers import buffer_kinds, buffers
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.roofline import value_bytes
-from shardwright.cost_model.streams import Task, parameter_tensors
+from shardwright.cost_model.streams import Task
 from shardwright.cost_model.tasks import TaskMaker
+from shardwright.dataflow.deferrable import parameter_tensors
 from shardwright.dataflow.schedules import BACKWARD, FORWARD, PARTS, WEIGHTS
 from shardwright.dataflow.segments import block_of
-from shardwright.ir.graph import Graph, Node, Value
+from shardwright.ir.graph import Graph, Node, Value, value_bytes
 from shardwright.ir.liveness import loop_of
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import item_bytes

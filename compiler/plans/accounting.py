@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from shardwright.compiler.plans.compiled import Compiled
 from shardwright.cost_model.pipelines.mixed import AnyCluster
-from shardwright.cost_model.roofline import local_bytes, node_axes, node_seconds, value_bytes
-from shardwright.ir.graph import Graph, Node
-from shardwright.ir.layout import Strategy
+from shardwright.cost_model.roofline import node_axes, node_seconds
+from shardwright.ir.graph import Graph, Node, value_bytes
+from shardwright.ir.layout import Strategy, local_bytes
 from shardwright.ir.liveness import accumulates, times_run
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.communication.collectives import Communication

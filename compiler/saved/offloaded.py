@@ -5,9 +5,9 @@ from shardwright.compiler.saved.groups import Group, Groups
 from shardwright.cost_model.buffers import MemoryUseReport
 from shardwright.cost_model.pipelines.mixed import AnyCluster, MixedCluster
 from shardwright.cost_model.profiles import PROFILES
-from shardwright.cost_model.roofline import node_seconds, value_bytes
+from shardwright.cost_model.roofline import node_seconds
 from shardwright.ir.errors import InfeasibleError, OptionError
-from shardwright.ir.graph import Graph
+from shardwright.ir.graph import Graph, value_bytes
 from shardwright.ir.liveness import times_run
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import bytes_text

@@ -7,8 +7,8 @@ from shardwright.compiler.plans.compiled import Compiled
 from shardwright.compiler.saved.groups import Group, Groups
 from shardwright.compiler.saved.offloaded import offloaded_names
 from shardwright.cost_model.pipelines.mixed import AnyCluster
-from shardwright.cost_model.roofline import node_seconds, value_bytes
-from shardwright.ir.graph import Graph, Node
+from shardwright.cost_model.roofline import node_seconds
+from shardwright.ir.graph import Graph, Node, value_bytes
 from shardwright.ir.liveness import times_run
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.info import operator_class

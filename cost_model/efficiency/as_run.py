@@ -13,9 +13,9 @@ from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.fused import Kernel, kernels
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.cost_model.efficiency.work import Work, work_seconds
-from shardwright.cost_model.roofline import operator_work, seconds_of_nodes, value_bytes
+from shardwright.cost_model.roofline import operator_work, seconds_of_nodes
 from shardwright.cost_model.streams import Placement, Task
-from shardwright.ir.graph import Graph, Node
+from shardwright.ir.graph import Graph, Node, value_bytes
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.attention.scaled_dot_product import Attention
 from shardwright.operators.info import info_of, operator_class

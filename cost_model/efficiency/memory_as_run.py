@@ -18,9 +18,8 @@ from shardwright.cost_model.efficiency.quantized_copies import quantized_sizes
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.cost_model.efficiency.unread import block_of
 from shardwright.cost_model.memory import peak_memory
-from shardwright.cost_model.roofline import value_bytes
 from shardwright.dataflow.cotangents import gradient_name
-from shardwright.ir.graph import Graph, Node
+from shardwright.ir.graph import Graph, Node, value_bytes
 from shardwright.ir.liveness import Loop, loop_of
 from shardwright.ir.mesh import Mesh, StageMap
 from shardwright.ir.types import item_bytes

@@ -9,8 +9,7 @@ whole tensor and the device multiplies along either dimension. Not measured: by 
 
 from collections.abc import Iterator, Mapping
 
-from shardwright.cost_model.roofline import value_bytes
-from shardwright.ir.graph import Graph, Node
+from shardwright.ir.graph import Graph, Node, value_bytes
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import item_bytes
 from shardwright.operators.info import info_of

@@ -13,8 +13,8 @@ a whole block or a part of one, and computes its last product and what follows a
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from shardwright.cost_model.streams import parameter_tensors
 from shardwright.dataflow import segments
+from shardwright.dataflow.deferrable import parameter_tensors
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.provenance import COPIES
 

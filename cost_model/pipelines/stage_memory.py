@@ -21,10 +21,9 @@ from shardwright.cost_model.buffers import (
     told_kinds,
 )
 from shardwright.cost_model.pipelines.segments import GroupSegments, TimedSegment
-from shardwright.cost_model.roofline import value_bytes
 from shardwright.dataflow.schedules import Segment
 from shardwright.dataflow.stages import GroupProgram, Pipeline, Run
-from shardwright.ir.graph import Graph
+from shardwright.ir.graph import Graph, value_bytes
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.info import operator_class
 from shardwright.operators.models.optimizer import Update

@@ -1,7 +1,7 @@
 """The kinds of the nodes of a program: when each runs, and whether it is in line."""
 
-from shardwright.cost_model.streams import is_deferrable, parameter_tensors
 from shardwright.cost_model.weighted.intervals import Kind, When
+from shardwright.dataflow.deferrable import is_deferrable, parameter_tensors
 from shardwright.dataflow.micro_batches import MicroBatches
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.liveness import Loop, loop_of

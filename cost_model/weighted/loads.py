@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.collectives import least_seconds_per_byte
-from shardwright.cost_model.roofline import node_axes, seconds_of_nodes, value_bytes
+from shardwright.cost_model.roofline import node_axes, seconds_of_nodes
 from shardwright.cost_model.streams import node_levels
 from shardwright.cost_model.weighted.intervals import Kind, Part, parts_of
 from shardwright.cost_model.weighted.kinds import kinds_of
-from shardwright.ir.graph import Graph
+from shardwright.ir.graph import Graph, value_bytes
 from shardwright.ir.liveness import times_run
 from shardwright.ir.mesh import Mesh, MeshAxis
 

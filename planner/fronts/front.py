@@ -13,8 +13,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.cost_model.roofline import local_bytes
 from shardwright.ir.decisions import Decisions
+from shardwright.ir.layout import local_bytes
 from shardwright.planner.effort import RISE
 from shardwright.planner.fronts.priced_block import Priced, PricedBlock, at_turn, sum_of
 from shardwright.planner.fronts.site import Kind, Site

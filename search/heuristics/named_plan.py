@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from shardwright.cost_model.profile import REGATHERED
-from shardwright.cost_model.roofline import local_bytes
 from shardwright.dataflow.samples import samples_of
 from shardwright.ir.errors import InfeasibleError, OptionError, StrategyError
 from shardwright.ir.graph import Graph
-from shardwright.ir.layout import Layout, Strategy
+from shardwright.ir.layout import Layout, Strategy, local_bytes
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import bytes_text
 from shardwright.operators.info import OperatorInfo, info_of

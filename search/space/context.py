@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 from shardwright.cost_model.profile import CostProfile, OperatorTable
 from shardwright.cost_model.redistribution.layout_graph import layouts
 from shardwright.cost_model.redistribution.layout_orbits import representative
-from shardwright.cost_model.roofline import local_bytes
-from shardwright.cost_model.streams import parameter_tensors
 from shardwright.dataflow.cotangents import CotangentFlow, cotangent_flow
+from shardwright.dataflow.deferrable import parameter_tensors
 from shardwright.dataflow.micro_batches import MicroBatches
 from shardwright.dataflow.stretches import Stretch
 from shardwright.ir.errors import TableLimitError, TimeLimitError
 from shardwright.ir.graph import Graph, Value
-from shardwright.ir.layout import Layout
+from shardwright.ir.layout import Layout, local_bytes
 from shardwright.ir.types import TensorType
 from shardwright.search.space.casts import parameter_casts
 from shardwright.search.space.draft import Draft, EdgeEnd

@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.profile import EdgeLayout
-from shardwright.cost_model.roofline import value_bytes
-from shardwright.ir.graph import DIVIDED, Value
+from shardwright.ir.graph import DIVIDED, Value, value_bytes
 from shardwright.ir.layout import Layout
 from shardwright.operators.info import SplitCounts
 from shardwright.operators.models.optimizer import Optimizer

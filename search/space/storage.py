@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from shardwright.cost_model.profile import CostProfile, EdgeLayout
 from shardwright.cost_model.redistribution.layout_graph import placements
-from shardwright.cost_model.roofline import local_bytes
 from shardwright.ir.graph import Value
-from shardwright.ir.layout import Layout
+from shardwright.ir.layout import Layout, local_bytes
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
 from shardwright.search.space.distinct import DistinctLayouts

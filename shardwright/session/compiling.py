@@ -17,7 +17,7 @@ from shardwright.compiler.plans.accounting import split_counts
 from shardwright.compiler.plans.compiled import Compiled
 from shardwright.cost_model.cluster import DEFAULT_CLUSTER
 from shardwright.cost_model.pipelines.mixed import any_cluster
-from shardwright.dataflow.trained import check_trained
+from shardwright.dataflow.cotangents import check_trained
 from shardwright.eager import get_seed
 from shardwright.input_layouts import input_layouts
 from shardwright.ir.errors import ModelError, OptionError

@@ -19,8 +19,7 @@ import pytest
 from shardwright import nn, ops
 from shardwright.compiler.driver import compile_graph
 from shardwright.cost_model.cluster import cluster
-from shardwright.cost_model.roofline import value_bytes
-from shardwright.ir.graph import Graph
+from shardwright.ir.graph import Graph, value_bytes
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import TensorType
 from shardwright.operators.views import buffer_roots

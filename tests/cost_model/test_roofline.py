@@ -4,7 +4,6 @@ from shardwright.compiler.driver import compile_graph
 from shardwright.cost_model.cluster import Cluster, Device, Level, cluster
 from shardwright.cost_model.collectives import collective_seconds
 from shardwright.cost_model.roofline import (
-    local_bytes,
     node_axes,
     node_seconds,
     operator_seconds,
@@ -13,7 +12,7 @@ from shardwright.cost_model.roofline import (
     seconds_of_nodes,
 )
 from shardwright.ir.graph import Graph
-from shardwright.ir.layout import Layout, Strategy
+from shardwright.ir.layout import Layout, Strategy, local_bytes
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.text import parse
 from shardwright.ir.types import TensorType

@@ -5,12 +5,8 @@ from collections.abc import Iterator
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.rings import ring_work
 from shardwright.cost_model.pipelines.mixed import AnyCluster
-from shardwright.cost_model.roofline import (
-    operator_work,
-    seconds_of_nodes,
-    value_bytes,
-)
-from shardwright.ir.graph import Graph, Node
+from shardwright.cost_model.roofline import operator_work, seconds_of_nodes
+from shardwright.ir.graph import Graph, Node, value_bytes
 from shardwright.ir.mesh import Mesh
 from shardwright.ir.units import bytes_text, seconds_text
 from shardwright.operators.communication.rings import RingOperator

@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.profile import OFFLOADED, OperatorTable
-from shardwright.cost_model.roofline import local_bytes
 from shardwright.ir.graph import Node
-from shardwright.ir.layout import Layout
+from shardwright.ir.layout import Layout, local_bytes
 from shardwright.ir.types import TensorType
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import operator_class

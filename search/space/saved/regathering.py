@@ -16,8 +16,8 @@ from functools import cached_property
 import numpy as np
 
 from shardwright.cost_model.profile import OperatorTable
-from shardwright.cost_model.roofline import local_bytes
 from shardwright.ir.graph import Graph, Node
+from shardwright.ir.layout import local_bytes
 from shardwright.ir.mesh import Mesh
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import operator_class

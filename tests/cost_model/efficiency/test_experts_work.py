@@ -5,8 +5,8 @@ import pytest
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.efficiency.software import software
 from shardwright.cost_model.efficiency.work import work_seconds
-from shardwright.cost_model.roofline import local_bytes, operator_work
-from shardwright.ir.layout import Layout
+from shardwright.cost_model.roofline import operator_work
+from shardwright.ir.layout import Layout, local_bytes
 from shardwright.ir.mesh import Mesh, MeshAxis
 from shardwright.ir.text import parse_type
 from shardwright.operators.info import operator_info
