@@ -26,7 +26,6 @@ from shardwright.operators.models.loss_scale import DynamicLossScale, loss_scale
 from shardwright.operators.models.optimizer import Optimizer
 from shardwright.passes.base import Pass
 from shardwright.passes.fuse_all_reduces import check_index
-from shardwright.passes.pipeline import parse_pipeline
 from shardwright.planner.executor_names import PROCESSES
 from shardwright.search.named_plan import NamedPlan
 from shardwright.search.space.sharding import OptimizerSharding
@@ -173,11 +172,10 @@ WRITTEN: Mapping[str, Callable[[str], object]] = {
     "fusion": read_fusion,
     "gather_fusion": _read_gathers,
     "optimizer_parallel": OptimizerSharding.parse,
-    "extra_passes": parse_pipeline,
     "plan": NamedPlan.parse,
     "recompute": lambda text: rule_in("recompute", text, RECOMPUTED),
 }
-"""Options that may be texts, and how each is read."""
+"""Options that may be texts, and how each is read; passes aside, which the options read."""
 
 
 def check_recompute(name: str, value: object) -> None:

@@ -27,7 +27,7 @@ from shardwright.operators.models.optimizer import Optimizer
 from shardwright.operators.models.optimizer_text import NAMES
 from shardwright.operators.models.precision import MASTER, PRECISIONS, GradientType
 from shardwright.passes.expect_imbalance import IMBALANCE
-from shardwright.passes.pipeline import Pipeline
+from shardwright.passes.pipeline import Pipeline, parse_pipeline
 from shardwright.planner.executor_names import PROCESSES, check_executor, check_workers
 from shardwright.planner.option_checks import (
     SEARCHED,
@@ -335,7 +335,7 @@ class CompileOptions:
     )
 
     def __post_init__(self) -> None:
-        for name, read in checks.WRITTEN.items():
+        for name, read in {**checks.WRITTEN, "extra_passes": parse_pipeline}.items():
             if isinstance(text := getattr(self, name), str):
                 object.__setattr__(self, name, read(text))
         if isinstance(self.plan, NamedPlan) and self.recompute == DEFAULTS["recompute"]:

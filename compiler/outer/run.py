@@ -1,24 +1,39 @@
-"""The search over configurations of a compilation: to the best plan and its account."""
+"""The search over configurations of a compilation: to the best plan and its account.
+
+An account that explains says what memory is worth, too: the best plans within other limits.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from shardwright.compiler.outer.explanation import EXPLAINED, memory_points, ranked_plans
+from shardwright.compiler.outer.explanation import EXPLAINED, ranked_plans
 from shardwright.compiler.outer.judge import ProgramJudge
 from shardwright.compiler.plans.compiled import Compiled
-from shardwright.ir.errors import NoPlanError, NotFoundError, PassError, ShardwrightError, combined
+from shardwright.ir.errors import (
+    InfeasibleError,
+    NoPlanError,
+    NotFoundError,
+    PassError,
+    ShardwrightError,
+    combined,
+)
 from shardwright.ir.rounding import OF_SEARCH
 from shardwright.planner.bounds.floors import ComputationFloor
-from shardwright.planner.choice.best_first import CORES, MOST_WORKERS, BestFirst
+from shardwright.planner.choice.best_first import CORES, MOMENT, MOST_WORKERS, BestFirst
 from shardwright.planner.choice.configuration import Configuration
 from shardwright.planner.choice.entries import Entry
-from shardwright.planner.choice.trace import SearchTrace, Tried
+from shardwright.planner.choice.questions import Found
+from shardwright.planner.choice.trace import MemoryPoint, SearchTrace, Tried
+from shardwright.planner.executors.chosen import workers_of
+from shardwright.planner.executors.tasks import Tasks
 from shardwright.planner.executors.workers import usable_workers
 from shardwright.planner.whole.plan import bounded
 from shardwright.search.budget_note import ENDED, INTERRUPTED, SETTLED, says_so
 from shardwright.search.options import Progress
-from shardwright.solver.work import Budget
+from shardwright.solver.work import Budget, Work
 
+_LIMITS = (0.8, 0.9, 1.1, 1.25)  # multiples of the memory limit whose best plans are searched, too
+_TEXT = "the search within {:.0%} of the memory limit"
 _SHARE = 3 / 4  # share of the budget for the search, where its account takes time, too
 
 
@@ -151,3 +166,67 @@ def _answer(best: Compiled, trace: SearchTrace, end: str) -> Compiled:
         searched = sum(item.seconds for item in trace.tried)
         result = bounded(replace(result, how=how, seconds=searched), trace.lower_bound)
     return replace(best, result=result, trace=trace)
+
+
+def memory_points(
+    judge: ProgramJudge, best: Entry[Compiled], budget: Budget, workers: int
+) -> tuple[MemoryPoint, ...]:
+    """Return the best plans of a configuration within limits around the user's."""
+    limit = judge.options.memory_on(judge.cluster)
+    plan = best.found
+    assert plan is not None
+    seconds = max(budget.left, MOMENT) / len(_LIMITS) / 2
+    answers: dict[float, MemoryPoint] = {}
+
+    compiled = _Within(judge, best.configuration, seconds, budget.work.anew())
+    of_options = workers_of(judge.options.executor, workers, compiled)
+    tasks = Tasks(compiled, of_options, _TEXT.format, lambda _, found: isinstance(found, Found))
+    numbers = [tasks.submit(share) for share in _LIMITS]
+    try:
+        for share, number in zip(_LIMITS, numbers, strict=True):
+            found = tasks.answer(number)
+            if not isinstance(found, ShardwrightError):
+                answers[share] = MemoryPoint(
+                    share * limit, found.cost, found.lower_bound, found.memory_bytes
+                )
+            elif isinstance(found, InfeasibleError):
+                answers[share] = MemoryPoint(share * limit, None, float("inf"))
+    finally:
+        tasks.close()
+    answers[1.0] = MemoryPoint(limit, plan.cost, best.bound, plan.memory_bytes)
+    return _monotone([answers[share] for share in sorted(answers)])
+
+
+@dataclass
+class _Within:
+    """Plans a configuration within a share of the memory limit."""
+
+    judge: ProgramJudge
+    configuration: Configuration
+    seconds: float
+    work: Work
+
+    def __call__(self, share: float) -> Found[Compiled]:
+        options = self.judge.options
+        limit = share * options.memory_on(self.judge.cluster)
+        judge = replace(self.judge, options=replace(options, memory_limit=limit))
+        one = self.configuration
+        is_by_blocks = one.stages == 1 and judge.plans_blocks(one)
+        plan = judge.plan if is_by_blocks else judge.search
+        return plan(one, Budget(self.seconds, self.work.anew()))
+
+
+def _monotone(points: Sequence[MemoryPoint]) -> tuple[MemoryPoint, ...]:
+    """Return the points with what one says of another.
+
+    A plan within less memory is one within more, and a bound within more holds within less.
+    """
+    told = list(points)
+    for i in range(1, len(told)):
+        before, point = told[i - 1], told[i]
+        if before.cost is not None and (point.cost is None or before.cost < point.cost):
+            told[i] = replace(point, cost=before.cost, memory_bytes=before.memory_bytes)
+    for i in reversed(range(len(told) - 1)):
+        bound = max(told[i].lower_bound, told[i + 1].lower_bound)
+        told[i] = replace(told[i], lower_bound=bound)
+    return tuple(told)
