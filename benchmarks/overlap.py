@@ -26,18 +26,14 @@ from machine import machine
 
 from shardwright.compiler.driver import compile_graph
 from shardwright.cost_model.cluster import Cluster, Level, cluster, mesh_for
-from shardwright.cost_model.efficiency.figures import (
+from shardwright.cost_model.efficiency.attained import (
     COLLECTIVES,
     CollectiveRate,
-    Count,
     DeviceEfficiency,
-    Figure,
     LinkEfficiency,
-    MessageTimes,
-    PerSecond,
     Protocol,
-    Rate,
 )
+from shardwright.cost_model.efficiency.figures import Count, Figure, MessageTimes, PerSecond, Rate
 from shardwright.cost_model.efficiency.software import Software, software
 from shardwright.cost_model.memory import peak_memory
 from shardwright.cost_model.redistribution.moves import PACKED

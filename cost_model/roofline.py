@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.efficiency.attained import ALIGNED
 from shardwright.cost_model.efficiency.exchange import Choices, choices_sent
-from shardwright.cost_model.efficiency.figures import ALIGNED
 from shardwright.cost_model.efficiency.rings import ring_seconds, ring_work
 from shardwright.cost_model.efficiency.work import (
     Work,

@@ -14,9 +14,9 @@ from shardwright.compiler.plans.plan import Plan
 from shardwright.exports.emission.exported import Exported
 from shardwright.exports.emission.writing import checked_files
 from shardwright.ir.files.writing import check_new_folder, write_folder
+from shardwright.ir.types import TF32
 from shardwright.ir.values import check_choice
 from shardwright.operators.models.precision import recipe_of
-from shardwright.operators.products import TF32
 
 EXPORTS: Final[Mapping[str, tuple[str, str]]] = {
     "placements": (

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from math import prod
+from typing import Final
 
 import ml_dtypes
 import numpy as np
@@ -25,6 +26,8 @@ _DTYPES = {
     "bool": ("bool", 1),
 }
 DTYPES = tuple(_DTYPES)
+TF32: Final = "tf32"
+"""The type of factors with 10 bits of fraction, and their rate in the file of a device."""
 _MOST_BYTES = 2**63 - 1  # the largest size in memory
 _FROM_SHORT = {short: name for name, (short, _) in _DTYPES.items()}
 

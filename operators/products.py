@@ -10,18 +10,16 @@ NVIDIA, "NVIDIA A100 Tensor Core GPU architecture", 2020; PTX ISA, `cvt` to `tf3
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import numpy as np
 
 from shardwright.ir.attributes import Attributes
 from shardwright.ir.errors import IRError
 from shardwright.ir.graph import Graph
-from shardwright.ir.types import TensorType
+from shardwright.ir.types import TF32, TensorType
 from shardwright.operators.info import Array, OperatorInfo, info_of
 
-TF32: Final = "tf32"
-"""The type of factors with 10 bits of fraction, and their rate in the file of a device."""
 _DROPPED = np.finfo(np.float32).nmant - np.finfo(np.float16).nmant
 
 

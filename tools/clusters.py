@@ -11,8 +11,8 @@ from shardwright.cost_model.efficiency.cluster_files import (
 from shardwright.cost_model.efficiency.figures import Description, Figure
 from shardwright.cost_model.efficiency.kernels import Curve
 from shardwright.cost_model.pipelines.mixed import MixedCluster, any_cluster
+from shardwright.ir.types import TF32
 from shardwright.ir.units import bytes_text, seconds_text
-from shardwright.operators.products import TF32
 from shardwright.tools.console.tables import print_table
 
 _SHEET = "data sheet"

@@ -19,7 +19,8 @@ from benchmarks.measurements.predictions import Prepared
 from benchmarks.measurements.programs import repetition
 from benchmarks.measurements.rows import Row
 from shardwright.cost_model.cluster import Cluster, cluster
-from shardwright.cost_model.efficiency.figures import DeviceEfficiency, Figure, Rate
+from shardwright.cost_model.efficiency.attained import DeviceEfficiency
+from shardwright.cost_model.efficiency.figures import Figure, Rate
 from shardwright.cost_model.efficiency.program_work import ProgramTimes
 from shardwright.cost_model.efficiency.software import software
 

@@ -5,26 +5,27 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from shardwright.cost_model.efficiency.attained import (
+    CollectiveRate,
+    DeviceEfficiency,
+    LinkEfficiency,
+    Protocol,
+)
 from shardwright.cost_model.efficiency.figures import (
     LIBRARIES,
     Bytes,
-    CollectiveRate,
     Description,
-    DeviceEfficiency,
     Figure,
-    LinkEfficiency,
     Name,
     NotNegative,
     Positive,
-    Protocol,
 )
 from shardwright.cost_model.efficiency.kernels import Kernels
 from shardwright.ir.errors import ClusterError
-from shardwright.ir.types import DTYPES
+from shardwright.ir.types import DTYPES, TF32
 from shardwright.ir.values import in_words
 from shardwright.operators.models.precision import PRECISIONS
 from shardwright.operators.models.recipes import RATES, RECIPES
-from shardwright.operators.products import TF32
 
 HOST_LINKS = ("to_host", "from_host")
 """The two directions of the link to host memory, called as the operators that use them."""

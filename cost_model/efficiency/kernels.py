@@ -26,8 +26,7 @@ from shardwright.cost_model.efficiency.figures import (
     Share,
     Tag,
 )
-from shardwright.ir.types import DTYPES
-from shardwright.operators.products import TF32
+from shardwright.ir.types import DTYPES, TF32
 
 Size = Literal["m", "n", "k", "keys"]
 SHORT = ("bfloat16", "float16")

@@ -39,7 +39,8 @@ from math import ceil, gcd, prod
 from typing import Literal
 
 from shardwright.cost_model.cluster import Cluster, Device
-from shardwright.cost_model.efficiency.figures import ALIGNED, DeviceEfficiency, Figure
+from shardwright.cost_model.efficiency.attained import ALIGNED, DeviceEfficiency
+from shardwright.cost_model.efficiency.figures import Figure
 from shardwright.cost_model.efficiency.kernels import Size
 from shardwright.cost_model.efficiency.software import Software
 from shardwright.operators.attention.scaled_dot_product import Attention

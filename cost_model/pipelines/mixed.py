@@ -25,7 +25,7 @@ from shardwright.cost_model.efficiency.software import Software
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.graph import Graph, Node
 from shardwright.ir.mesh import Mesh, StageMap
-from shardwright.operators.products import TF32
+from shardwright.ir.types import TF32
 
 _LINK = "between parts"  # its name, where the file has none
 

@@ -26,9 +26,9 @@ from shardwright.exports.emission.exported import Exported
 from shardwright.exports.emission.writing import Code, code, document
 from shardwright.ir.errors import OptionError
 from shardwright.ir.graph import Graph, Node
+from shardwright.ir.types import TF32
 from shardwright.operators.communication.collectives import Communication
 from shardwright.operators.info import operator_class
-from shardwright.operators.products import TF32
 from shardwright.search.named_plan import ZERO, NamedPlan, copies_and_shards
 from shardwright.search.plan_axes import PlanAxes
 

@@ -8,8 +8,8 @@ import numpy as np
 from shardwright.compiler.plans.plan import Plan
 from shardwright.exports.emission.program_writer import ProgramWriter
 from shardwright.exports.emission.writing import Code, code, fixed, identifier, own_module, prose
+from shardwright.ir.types import TF32
 from shardwright.operators.info import Array
-from shardwright.operators.products import TF32
 
 _INIT = '''"""A training step on {devices} {ranks}: {model}.
 

@@ -15,8 +15,8 @@ from shardwright.exports.parallelize.blocks import Blocks
 from shardwright.exports.parallelize.styles import Styles
 from shardwright.exports.parallelize.text import Writer
 from shardwright.ir.errors import PlanError
+from shardwright.ir.types import TF32
 from shardwright.operators.models.precision import MASTER, recipe_of
-from shardwright.operators.products import TF32
 from shardwright.search.named_plan import NamedPlan
 
 _PRECISIONS: Final = (MASTER, TF32, "bfloat16")

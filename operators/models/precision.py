@@ -16,10 +16,9 @@ from typing import Final, Literal
 
 from shardwright.ir.errors import OptionError
 from shardwright.ir.graph import Graph
-from shardwright.ir.types import TensorType, item_bytes
+from shardwright.ir.types import TF32, TensorType, item_bytes
 from shardwright.ir.values import check_choice
 from shardwright.operators.models.recipes import RECIPES, Recipe
-from shardwright.operators.products import TF32
 
 GradientType = Literal["lower", "float32"]
 """Where gradients of parameters are added up: in the type of the copies, or in that of masters."""

@@ -20,11 +20,11 @@ import numpy as np
 from shardwright.compiler.plans.plan import Plan
 from shardwright.dataflow.cotangents import gradient_name
 from shardwright.ir.graph import Graph
-from shardwright.ir.types import is_low, numpy_dtype, unit_roundoff
+from shardwright.ir.types import TF32, is_low, numpy_dtype, unit_roundoff
 from shardwright.operators.info import Array, info_of
 from shardwright.operators.linear.quantized import QuantizedProduct
 from shardwright.operators.models.loss_scale import LOSS_SCALE, DynamicLossScale, loss_scale
-from shardwright.operators.products import TF32, Product
+from shardwright.operators.products import Product
 from shardwright.runtime import (
     Executor,
     LocalCommunicator,

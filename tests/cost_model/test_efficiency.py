@@ -13,7 +13,8 @@ from shardwright.api import compile
 from shardwright.cost_model.cluster import Cluster, cluster, preset_names
 from shardwright.cost_model.collectives import collective_seconds
 from shardwright.cost_model.efficiency.as_run import in_line
-from shardwright.cost_model.efficiency.figures import Count, Figure, Protocol, Rate
+from shardwright.cost_model.efficiency.attained import Protocol
+from shardwright.cost_model.efficiency.figures import Count, Figure, Rate
 from shardwright.cost_model.efficiency.fitting import Unknown, fit
 from shardwright.cost_model.efficiency.program_work import Repetition, program_work
 from shardwright.cost_model.efficiency.software import (

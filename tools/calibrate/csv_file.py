@@ -5,7 +5,7 @@ import io
 import math
 from pathlib import Path
 
-from shardwright.cost_model.efficiency.figures import ALIGNED, check_measured
+from shardwright.cost_model.efficiency.attained import ALIGNED, check_measured
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.files.reading import read_text
 from shardwright.ir.values import suggestion

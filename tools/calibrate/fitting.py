@@ -12,7 +12,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from shardwright.cost_model.efficiency.figures import ALIGNED
+from shardwright.cost_model.efficiency.attained import ALIGNED
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from shardwright.cost_model.collectives import (
     collective_seconds,
     collective_seconds_array,
 )
-from shardwright.cost_model.efficiency.figures import LinkEfficiency, Rate
+from shardwright.cost_model.efficiency.attained import LinkEfficiency
+from shardwright.cost_model.efficiency.figures import Rate
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.mesh import MeshAxis
 

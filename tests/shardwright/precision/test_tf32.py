@@ -19,6 +19,7 @@ from shardwright.exports.table import export
 from shardwright.ir.errors import ClusterError, IRError, OptionError, PassError
 from shardwright.ir.graph import Value
 from shardwright.ir.text import parse, to_text
+from shardwright.ir.types import TF32
 from shardwright.models import load_model
 from shardwright.operators.builder import Builder
 from shardwright.operators.checks.cases import cases_of, has_gradient
@@ -32,7 +33,7 @@ from shardwright.operators.info import (
 )
 from shardwright.operators.linear.quantized import QuantizedProduct
 from shardwright.operators.models.optimizer import Optimizer
-from shardwright.operators.products import TF32, Product, as_tf32
+from shardwright.operators.products import Product, as_tf32
 from shardwright.planner.options import CompileOptions
 from shardwright.proof import prove
 from shardwright.search.named_plan import NamedPlan

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import shardwright as sw
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.collectives import KINDS, collective_seconds_array
-from shardwright.cost_model.efficiency.figures import COLLECTIVES
+from shardwright.cost_model.efficiency.attained import COLLECTIVES
 from shardwright.cost_model.roofline import operator_work, second_prices
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.layout import Layout
