@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.efficiency.attained import ALIGNED
-from shardwright.cost_model.efficiency.exchange import Choices, choices_sent
 from shardwright.cost_model.efficiency.rings import ring_seconds, ring_work
 from shardwright.cost_model.efficiency.work import (
     Work,
@@ -22,6 +21,7 @@ from shardwright.cost_model.efficiency.work import (
     work_seconds,
 )
 from shardwright.cost_model.pipelines.mixed import AnyCluster, groups_on
+from shardwright.cost_model.redistribution.exchange import Choices, choices_sent
 from shardwright.cost_model.redistribution.moves import is_packed
 from shardwright.cost_model.redistribution.prices import ExchangePrices, NodePrices
 from shardwright.cost_model.redistribution.seconds import move_seconds, packing_seconds

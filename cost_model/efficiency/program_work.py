@@ -22,7 +22,6 @@ from shardwright.cost_model.efficiency.as_run import (
     run_by,
     softmax_seconds,
 )
-from shardwright.cost_model.efficiency.exchange import Choices
 from shardwright.cost_model.efficiency.fused import kernel_of
 from shardwright.cost_model.efficiency.rings import (
     RingWork,
@@ -32,6 +31,7 @@ from shardwright.cost_model.efficiency.rings import (
 )
 from shardwright.cost_model.efficiency.unread import block_of, unread_recomputation
 from shardwright.cost_model.efficiency.work import Work, work_seconds
+from shardwright.cost_model.redistribution.exchange import Choices
 from shardwright.cost_model.redistribution.seconds import move_seconds, packing_seconds
 from shardwright.cost_model.roofline import node_cost, operator_work, takes_nothing
 from shardwright.cost_model.streams import Placement, Sent, Task, placements, transfer_seconds

@@ -17,7 +17,6 @@ import numpy as np
 import yaml
 from pydantic import Field, field_validator, model_validator
 
-from shardwright.cost_model.efficiency.exchange import Gate, Sent
 from shardwright.cost_model.efficiency.figures import (
     Curve,
     Description,
@@ -25,6 +24,7 @@ from shardwright.cost_model.efficiency.figures import (
     Library,
     Rate,
 )
+from shardwright.cost_model.redistribution.exchange import Gate, Sent
 from shardwright.dataflow.orders import SCHEDULES
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.values import in_words

@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwright.cost_model.efficiency.exchange import Choices
+from shardwright.cost_model.redistribution.exchange import Choices
 from shardwright.ir.layout import Layout
 from shardwright.operators.info import OperatorInfo
 

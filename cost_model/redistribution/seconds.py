@@ -12,7 +12,7 @@ from shardwright.cost_model.collectives import (
     is_measured,
     packing_seconds_array,
 )
-from shardwright.cost_model.efficiency.exchange import Choices
+from shardwright.cost_model.redistribution.exchange import Choices
 from shardwright.cost_model.redistribution.planner import RedistributionPlanner
 from shardwright.ir.errors import ClusterError
 from shardwright.ir.mesh import Mesh

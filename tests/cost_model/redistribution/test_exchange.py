@@ -8,9 +8,9 @@ import pytest
 
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.collectives import collective_seconds_array, exchange_seconds_array
-from shardwright.cost_model.efficiency.exchange import Choices
 from shardwright.cost_model.efficiency.program_work import Repetition, program_work
 from shardwright.cost_model.efficiency.software import software
+from shardwright.cost_model.redistribution.exchange import Choices
 from shardwright.cost_model.timeline import simulate
 from shardwright.ir.mesh import MeshAxis
 from tests.cost_model.test_efficiency import program
