@@ -1,7 +1,7 @@
 """The documentation as a site: ``sphinx-build -W -c docs/site . build/site`` in the root.
 
-The pages are those of `docs/`, as they are read in the repository. Their order is that of
-`docs/README.md`: each of its sections becomes a part of the navigation. Two pages get their text
+The pages are those of `docs/`, as they are read in the repository. Their order and names are those
+of `docs/README.md`: each of its sections becomes a part of the navigation. Two pages get their text
 here: that of all commands, and that of the names which users import.
 """
 
@@ -32,10 +32,13 @@ suppress_warnings = ["toc.not_included"]  # results that other pages link to
 html_theme = "furo"
 html_title = f"shardwright {version}"
 html_copy_source = False
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_extra_path = ["index.html"]  # leads to the contents
 default_role = "code"  # in docstrings, names stand in single quotes
 autodoc_typehints = "none"  # numpydoc has the types
 autodoc_member_order = "bysource"
+autodoc_default_options = {"exclude-members": "model_config"}  # of pydantic
 numpydoc_show_class_members = False  # `autoclass` shows them
 myst_heading_anchors = 4
 copybutton_prompt_text = "$ "
@@ -47,10 +50,10 @@ def with_navigation(text: str) -> str:
     parts = re.split(r"^(?=## )", text, flags=re.MULTILINE)
     for i, part in enumerate(parts):
         pages = "".join(re.findall(r"^- .*$", part, re.MULTILINE))
-        links = re.findall(r"\]\(([\w./-]+)\.md\)", pages)
+        links = re.findall(r"\[([^]]+)\]\(([\w./-]+)\.md\)", pages)
         if links:
             title = part.partition("\n")[0].removeprefix("## ")
-            entries = "\n".join(links)
+            entries = "\n".join(f"{name} <{page}>" for name, page in links)
             parts[i] += f"```{{toctree}}\n:hidden:\n:caption: {title}\n\n{entries}\n```\n\n"
     return "".join(parts)
 
