@@ -87,6 +87,11 @@ class Ahead:
         self._tasks = Tasks[Question, Any](answer, begun, str)
         self._numbers: dict[Hashable, int] = {}
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether each process has a question now, and one more."""
+        return len(self._numbers) >= 2 * self.workers
+
     def is_open(self, question: Question) -> bool:
         """Return whether a process could begin a question, and none has."""
         return self.workers > 0 and question.key not in self._numbers

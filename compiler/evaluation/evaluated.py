@@ -103,7 +103,7 @@ def fastest(
     bounds = [bound if case == AS_SAID else replace(bound, factors=case) for bound in plans]
     # The step as a software runs it is known before the memory: does a slower plan matter?
     skips_slower = most == inf and case == AS_SAID and model.software is not None
-    by_seconds = ascending(model, filter(model.may_fit, bounds), lambda one: one.seconds)
+    by_seconds = ascending(model, bounds, lambda one: one.seconds, model.may_fit)
 
     def too_slow() -> float:
         return limit if best is None else min(limit, best.seconds_in(case))
@@ -112,13 +112,12 @@ def fastest(
         return bound.seconds < too_slow()
 
     def expect(bound: Bound) -> None:
-        if model.may_fit(bound):
-            enough = too_slow() if skips_slower else inf
-            model.expect(bound.plan, bound.devices, ("seconds", "fits"), enough)
+        enough = too_slow() if skips_slower else inf
+        model.expect(bound.plan, bound.devices, ("seconds", "fits", "memory"), enough)
 
     for bound in _begun(model, islice(by_seconds, tried), matters, expect):
         least = too_slow()
-        own = evaluated(model, bound.plan, bound.devices) if model.may_fit(bound) else None
+        own = evaluated(model, bound.plan, bound.devices)
         if own is None or (skips_slower and own.seconds >= least) or not own.fits:
             continue
         if own.seconds_in(case) < least:
@@ -153,7 +152,10 @@ def _begun(
 
 
 def ascending(
-    model: EvaluatedModel, bounds: Iterable[Bound], key: Callable[[Bound], Any]
+    model: EvaluatedModel,
+    bounds: Iterable[Bound],
+    key: Callable[[Bound], Any],
+    among: Callable[[Bound], bool] = lambda bound: True,
 ) -> Iterator[Bound]:
     """Yield bounds in ascending order of what they have, each once it is refined and simulated.
 
@@ -165,19 +167,23 @@ def ascending(
         The bounds, maybe rough.
     key : callable
         Returns what they are in order of: no less for a refined or simulated bound.
+    among : callable, optional
+        Returns whether a bound is asked for; where not, nor is it once it is refined.
     """
-    left = [(key(bound), number, bound) for number, bound in enumerate(bounds)]
+    left = [(key(bound), number, bound) for number, bound in enumerate(bounds) if among(bound)]
     heapify(left)
     while left:
         _, number, bound = heappop(left)
         if bound.is_simulated:
             yield bound
             continue
-        for one in (bound, *(one for *_, one in left[: model.workers])):
-            if one.is_rough:
+        if bound.is_rough and model.expect_bound(bound.plan, bound.devices):
+            for one in (one for *_, one in sorted(left) if one.is_rough):
+                if model.is_busy:
+                    break
                 model.expect_bound(one.plan, one.devices)
         refined = model.refined(bound) if bound.is_rough else replace(bound, is_simulated=True)
-        if refined is not None:
+        if refined is not None and among(refined):
             heappush(left, (key(refined), number, refined))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from math import gcd, inf
 from typing import Any
 
@@ -133,6 +133,11 @@ class EvaluatedModel:
         """How many processes find what is expected; 0 for none."""
         return 0 if self._ahead is None else self._ahead.workers
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether each of these processes has something to find now, and next."""
+        return self._ahead is None or self._ahead.is_busy
+
     def expect(
         self, plan: NamedPlan, devices: int, numbers: tuple[str, ...], least: float = inf
     ) -> None:
@@ -159,7 +164,8 @@ class EvaluatedModel:
         found = self._evaluator(question.devices).evaluation(question.plan)
         is_slow = question.least < inf and found.seconds >= question.least
         for name in () if is_slow else question.numbers:
-            getattr(found, name)
+            if not getattr(found, name):  # it does not fit: nothing more matters
+                break
         return found.known()
 
     def _evaluator(self, devices: int) -> Evaluator:
@@ -301,8 +307,7 @@ class EvaluatedModel:
         """
         own, ranks = plan.micro_batch or 1, ranks_of(plan)
         size = self._larger(plan, most)
-        larger = replace(ranks, micro_batch=size)
-        parts = self._parts_on(larger, plan.more) if size > own else None
+        parts = self._parts_on(ranks_of(plan, size), plan.more) if size > own else None
         if parts is None or not self._has(plan, devices):
             return self.bound(plan, devices)
         key = ranks, size, plan.more
@@ -317,8 +322,10 @@ class EvaluatedModel:
             size //= 2
         return size
 
-    def expect_bound(self, plan: NamedPlan, devices: int, most: int | None = None) -> None:
+    def expect_bound(self, plan: NamedPlan, devices: int, most: int | None = None) -> bool:
         """Let another process find the parts by which a plan is going to be bounded.
+
+        Return whether it begins now.
 
         Parameters
         ----------
@@ -328,13 +335,14 @@ class EvaluatedModel:
             Samples of the largest micro-batch, for a rough bound.
         """
         if self._ahead is None:
-            return
-        ranks, size = ranks_of(plan), plan.micro_batch
-        if most is not None:
-            size = self._larger(plan, most)
-        asked = PartsAsked(replace(ranks, micro_batch=size), plan.more)
-        if asked not in self._parts and self._ahead.is_open(asked) and self._has(plan, devices):
+            return False
+        size = None if most is None else self._larger(plan, most)
+        asked = PartsAsked(ranks_of(plan, size), plan.more)
+        is_new = asked not in self._parts and self._ahead.is_open(asked)
+        begins = is_new and self._has(plan, devices)
+        if begins:
             self._ahead.begin(asked)
+        return begins
 
     def refined(self, bound: Bound) -> Bound | None:
         """Return a rough bound by the parts of its own micro-batch; None without such a plan."""
@@ -375,12 +383,36 @@ class EvaluatedModel:
         return Shape(self.samples, self.run_on, self.stored)
 
 
-def ranks_of(plan: NamedPlan) -> NamedPlan:
-    """Return the plan of the tensor and expert ranks of a plan alone, with what a pass is of."""
+def ranks_of(plan: NamedPlan, samples: int | None = None) -> NamedPlan:
+    """Return the plan of the tensor and expert ranks of a plan alone, with what a pass is of.
+
+    Parameters
+    ----------
+    plan : NamedPlan
+        The plan.
+    samples : int, optional
+        Samples of a micro-batch, if they are others.
+    """
+    words = tuple(word for word in plan.more if DIMENSIONS[word[0]].divides_operators())
+    degrees = plan.tensor, plan.expert, plan.expert_tensor, plan.sequence_parallel
+    return _ranks(*degrees, samples or plan.micro_batch, plan.recompute, words)
+
+
+@cache
+def _ranks(
+    tensor: int,
+    expert: int,
+    expert_tensor: int | None,
+    sequence_parallel: bool,
+    samples: int | None,
+    recompute: str,
+    words: Words,
+) -> NamedPlan:
+    """Return the plan of some ranks, which thousands of plans share."""
     return replace(
-        on_tensor_ranks(plan.tensor, plan.expert, plan.expert_tensor),
-        micro_batch=plan.micro_batch,
-        sequence_parallel=plan.sequence_parallel,
-        recompute=plan.recompute,
-        more=tuple(word for word in plan.more if DIMENSIONS[word[0]].divides_operators()),
+        on_tensor_ranks(tensor, expert, expert_tensor),
+        micro_batch=samples,
+        sequence_parallel=sequence_parallel,
+        recompute=recompute,
+        more=words,
     )

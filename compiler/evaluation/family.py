@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from math import gcd, inf
 
 from shardwright.compiler.evaluation.degrees import Degrees, on_tensor_ranks
@@ -61,27 +62,36 @@ def family(
     divided = model.cluster, devices, model.samples, micro_batches, ZERO
     degrees = Degrees(*divided, *_forms(model.software))
 
-    def on(ranks: NamedPlan) -> list[Bound]:
+    @cache
+    def plans_on(ranks: NamedPlan) -> list[NamedPlan]:
         plans = filter(among, degrees.plans(ranks, model.layers))
         more = (one for plan in plans for one in with_words(plan))
-        each = [
+        return [
             replace(plan, recompute=rule)
             for plan in more
             for rule in model.rules
             if rule != RECOMPUTE[-1] or plan.schedule != InterleavedPairs.name
         ]
-        for plan in each:
+
+    def expect(ranks: NamedPlan) -> None:
+        for plan in plans_on(ranks):
             model.expect_bound(plan, devices, max(micro_batches))
-        bounds = (model.rough_bound(plan, devices, max(micro_batches)) for plan in each)
+
+    def on(ranks: NamedPlan) -> list[Bound]:
+        expect(ranks)
+        bounds = (model.rough_bound(one, devices, max(micro_batches)) for one in plans_on(ranks))
         return [bound for bound in bounds if bound]
 
     def least_of(plans: Sequence[Bound]) -> float:
         return min((one.seconds for one in plans if model.may_fit(one)), default=inf)
 
     found, most = list[Bound](), devices
-    for tensor in tensors or divisors(inner):
+    tried = [[*_of_experts(one, inner, model.experts)] for one in tensors or divisors(inner)]
+    for ranks in (one for number, each in enumerate(tried) for one in each[: 1 + (not number)]):
+        expect(ranks)  # all of them are going to be asked for
+    for each in tried:
         own = list[Bound]()
-        for ranks in _of_experts(tensor, inner, model.experts):
+        for ranks in each:
             if own and ranks.expert > most:
                 break
             more, least = on(ranks), least_of(own)

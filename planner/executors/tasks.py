@@ -82,7 +82,7 @@ class Tasks(Generic[Task, Answer]):
             self._workers.close()
 
     def _start_waiting(self) -> None:
-        while self._workers and self._waiting and len(self._running) < self._workers.count:
+        while self._workers and self._waiting and len(self._running) < 2 * self._workers.count:
             number = self._waiting.popleft()
             self._running[self._workers.submit(number, self._tasks[number])] = number
 
