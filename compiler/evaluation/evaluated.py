@@ -92,7 +92,8 @@ def fastest(
     case : Factors, optional
         Factors on the figures of the cluster.
     most : float
-        How many plans that fit are evaluated: the fastest of them is maybe not that of all.
+        How many plans that fit, or are slower than one that does, are evaluated: the fastest of
+        them is maybe not that of all.
     best : Evaluated, optional
         One more plan that fits.
     tried : int, optional
@@ -102,7 +103,7 @@ def fastest(
     """
     bounds = [bound if case == AS_SAID else replace(bound, factors=case) for bound in plans]
     # The step as a software runs it is known before the memory: does a slower plan matter?
-    skips_slower = most == inf and case == AS_SAID and model.software is not None
+    skips_slower = case == AS_SAID and model.software is not None
     by_seconds = ascending(model, bounds, lambda one: one.seconds, model.may_fit)
 
     def too_slow() -> float:
@@ -118,9 +119,10 @@ def fastest(
     for bound in _begun(model, islice(by_seconds, tried), matters, expect):
         least = too_slow()
         own = evaluated(model, bound.plan, bound.devices)
-        if own is None or (skips_slower and own.seconds >= least) or not own.fits:
+        is_slower = own is not None and skips_slower and own.seconds >= least
+        if own is None or not (is_slower or own.fits):
             continue
-        if own.seconds_in(case) < least:
+        if not is_slower and own.seconds_in(case) < least:
             best = own
         most -= 1
         if most <= 0:

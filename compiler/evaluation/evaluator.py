@@ -255,11 +255,14 @@ class Shared:
         The passes that ran over the whole model, with what they were given and what they left.
     models : list of (Graph, tuple of str, RepeatedModel)
         The forms of the model, by the cuts of its stages.
+    first : dict of (bool, bool) to int
+        Of these with few layers, which is tried first (`RepeatedModel`).
     """
 
     budget: Budget = field(default_factory=Budget)
     ran: list[tuple[Pass, Graph, Graph]] = field(default_factory=list)
     models: list[tuple[Graph, tuple[str, ...], RepeatedModel]] = field(default_factory=list)
+    first: dict[tuple[bool, bool], int] = field(default_factory=dict)
 
 
 @dataclass
@@ -476,7 +479,8 @@ class Evaluator:
         for known, at, model in self.shared.models:
             if known is source and at == cuts:
                 return model
-        model = RepeatedModel(replace(source, cuts=cuts), options.optimizer.overrides)
+        staged = replace(source, cuts=cuts)
+        model = RepeatedModel(staged, options.optimizer.overrides, self.shared.first)
         self.shared.models.append((source, cuts, model))
         return model
 

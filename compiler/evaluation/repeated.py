@@ -24,7 +24,8 @@ _KEPT: tuple[Kept, ...] = ((1, 1), (2, 1), KEPT)  # layers that stay at the ends
 class RepeatedModel:
     """A model in canonical form, and with few of its equal layers, the fewest first.
 
-    Which of the shorter ones repeats is remembered for plans with sequence parallelism and without.
+    Which of the shorter ones repeats is remembered for plans with sequence parallelism and without,
+    and tried first where the model has other stages.
 
     Parameters
     ----------
@@ -32,22 +33,25 @@ class RepeatedModel:
         The model, with the cuts of its stages.
     overrides : mapping
         Settings of the optimizer for single parameters, by name.
+    first : dict of (bool, bool) to int
+        Which of the shorter ones is tried first, with stages, and with sequence parallelism.
     """
 
     whole: Graph
     overrides: Overrides
+    first: dict[tuple[bool, bool], int] = field(default_factory=dict)
     _shorter: dict[Kept, Shortened | None] = field(default_factory=dict)
-    _first: dict[bool, int] = field(default_factory=dict)
 
     def repeated(self, plan: NamedPlan, of: Callable[[Shortened], T]) -> T | None:
         """Return what is found with few layers that repeat under a plan; None where none do."""
-        begin = self._first.get(plan.sequence_parallel, 0)
-        for number, kept in enumerate(_KEPT[begin:], begin):
-            few = self._few(kept)
+        key, numbers = (bool(self.whole.cuts), plan.sequence_parallel), range(len(_KEPT))
+        begin = self.first.get(key, 0)
+        for number in (*numbers[begin:], *numbers[:begin]):
+            few = self._few(_KEPT[number])
             with suppress(NotRepeatedError):
                 found = None if few is None else of(few)
                 if found is not None:
-                    self._first[plan.sequence_parallel] = number
+                    self.first[key] = number
                     return found
         return None
 

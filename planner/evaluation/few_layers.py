@@ -19,9 +19,6 @@ from shardwright.planner.evaluation.lengthening import NotRepeatedError
 from shardwright.planner.evaluation.repeats import Overrides, keys_of
 from shardwright.planner.evaluation.tiles import without
 
-_TWICE = (
-    2  # a kind between the same neighbours stays so often: a program tells whether both are one
-)
 _Between = tuple[int, int, int]  # the kinds of a layer before, of a layer, and of the one behind it
 
 

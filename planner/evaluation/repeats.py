@@ -99,7 +99,7 @@ class _Keys:
     """
 
     def __init__(self, keys: Sequence[int]) -> None:
-        self._keys = np.array(keys, np.int64)
+        self._keys, self._list = np.array(keys, np.int64), list(keys)
         self._ends: dict[int, NDArray[np.int64]] = {}
         self.places: dict[int, list[int]] = {}
         for i, key in enumerate(keys):
@@ -128,11 +128,16 @@ class _Keys:
 
     def _run_at(self, begin: int, equal: Sequence[int], kept: Kept) -> _Run | None:
         """Return the run at a place whose periods leave out most; None where there is none."""
-        best, first = None, bisect_right(equal, begin)
+        best, first, few = None, bisect_right(equal, begin), max(sum(kept), 1)
         for second in equal[first : first + _LENGTHS]:
             length = second - begin
+            last = second + few * length - 1  # up to here a run of more periods repeats
+            if last >= len(self._list):
+                break
+            if self._list[last] != self._list[last - length]:
+                continue
             found = _Run(begin, length, self.repeated_until(second, length))
-            if found.count <= max(sum(kept), 1):
+            if found.count <= few:
                 continue
             if best is None or found.leaves_out_more(best, kept):
                 best = found
