@@ -14,6 +14,12 @@ from shardwright.planner.executors.workers import Forked, can_fork
 from shardwright.search.named_plan import NamedPlan
 from shardwright.search.plan_dimensions import Words
 
+_EACH = 2
+"""Questions that a process has at once: the one that it answers, and the next.
+
+With one it waits for who asks, that tells bounds meanwhile; more are asked before it is known
+whether they matter."""
+
 
 class PartsAsked(NamedTuple):
     """What the parts of the model take on some ranks.
@@ -84,13 +90,13 @@ class Ahead:
     def __init__(self, answer: Callable[[Question], Any], workers: int) -> None:
         self.workers = workers if workers > 1 and can_fork() else 0
         begun = Forked(answer, self.workers) if self.workers else None
-        self._tasks = Tasks[Question, Any](answer, begun, str)
+        self._tasks = Tasks[Question, Any](answer, begun, str, each=_EACH)
         self._numbers: dict[Hashable, int] = {}
 
     @property
     def is_busy(self) -> bool:
         """Whether each process has a question now, and one more."""
-        return len(self._numbers) >= 2 * self.workers
+        return len(self._numbers) >= _EACH * self.workers
 
     def is_open(self, question: Question) -> bool:
         """Return whether a process could begin a question, and none has."""

@@ -37,6 +37,8 @@ class Tasks(Generic[Task, Answer]):
         Returns what a task is, in words.
     is_answer : callable
         Returns whether an object can be the answer of a task.
+    each : int
+        How many tasks a worker has at once: with two, it goes on while this process is busy.
     """
 
     def __init__(
@@ -45,26 +47,30 @@ class Tasks(Generic[Task, Answer]):
         workers: Workers | None,
         text_of: Callable[[Task], str],
         is_answer: Callable[[Task, object], bool] = _is_answer,
+        each: int = 1,
     ) -> None:
         self._run, self._workers, self._text_of = run, workers, text_of
-        self._is_answer = is_answer
+        self._is_answer, self._each = is_answer, each
         self._waiting: deque[int] = deque()
         self._tasks: dict[int, Task] = {}
         self._running: dict[Future[Any], int] = {}
         self._answers: dict[int, Answer | ShardwrightError] = {}
         self._submitted = 0
 
-    def submit(self, task: Task, *, first: bool = False) -> int:
-        """Queue a task, before those that wait if it is to be the first; return its number."""
+    def submit(self, task: Task) -> int:
+        """Queue a task; return its number."""
         number = self._submitted
         self._submitted += 1
         self._tasks[number] = task
-        self._waiting.insert(0 if first else len(self._waiting), number)
+        self._waiting.append(number)
         self._start_waiting()
         return number
 
     def answer(self, number: int) -> Answer | ShardwrightError:
-        """Return the answer, or the error, of a task; once."""
+        """Return the answer, or the error, of a task; once. It is begun before others that wait."""
+        if number in self._waiting:
+            self._waiting.remove(number)
+            self._waiting.appendleft(number)
         while number not in self._answers:
             if self._workers is not None and self._running:
                 self._receive(self._workers)
@@ -82,9 +88,10 @@ class Tasks(Generic[Task, Answer]):
             self._workers.close()
 
     def _start_waiting(self) -> None:
-        while self._workers and self._waiting and len(self._running) < 2 * self._workers.count:
+        workers = self._workers
+        while workers and self._waiting and len(self._running) < self._each * workers.count:
             number = self._waiting.popleft()
-            self._running[self._workers.submit(number, self._tasks[number])] = number
+            self._running[workers.submit(number, self._tasks[number])] = number
 
     def _receive(self, workers: Workers) -> None:
         """Wait for answers, and take them."""

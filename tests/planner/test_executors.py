@@ -53,6 +53,26 @@ def test_answers_are_those_of_the_tasks_in_any_order(workers):
     assert isinstance(answers[1], NotFoundError)
 
 
+@pytest.mark.parametrize("each", [1, 2])
+def test_what_is_awaited_is_begun_before_what_waits(tmp_path, each):
+    begun = tmp_path / "begun"
+
+    def run(number):
+        with begun.open("a") as file:
+            file.write(f"{number} ")
+        return 2 * number
+
+    tasks = Tasks(run, Forked(run, 1), TEXT, each=each)
+    try:
+        numbers = [tasks.submit(number) for number in range(5)]
+        assert tasks.answer(numbers[4]) == 8
+        assert [tasks.answer(number) for number in numbers[:4]] == [0, 2, 4, 6]
+    finally:
+        tasks.close()
+    first = [str(number) for number in range(each)]
+    assert begun.read_text().split() == [*first, "4", *map(str, range(each, 4))]
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.filterwarnings("ignore:the process of number 13 failed")
 def test_a_fault_of_the_program_is_raised(workers):

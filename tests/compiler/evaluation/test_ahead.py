@@ -72,6 +72,28 @@ def test_memory_is_not_found_of_a_step_that_is_too_long():
         assert ("kept" in found) == (least > 1)
 
 
+def test_memory_is_not_found_of_a_plan_that_does_not_fit():
+    for gib in (2.0, 0.001):
+        own = replace(model(gib * GIB, "megatron-core", narrow=True), _parts={}, _shares={})
+        with own.by_workers(2):
+            own.expect(PLAN, 4, ("seconds", "fits", "memory"))
+            found = own.evaluation(PLAN, 4).known()
+        assert {"seconds", "in_order"} <= found.keys()
+        assert ("step" in found) == (gib > 1)
+
+
+def test_a_question_about_parts_is_begun_once_and_told_so():
+    own = alone()
+    assert not own.expect_bound(PLAN, 4)
+    with own.by_workers(2):
+        assert own.expect_bound(PLAN, 4)
+        assert not own.expect_bound(PLAN, 4)
+        assert not own.is_busy
+        assert not own.expect_bound(NamedPlan.parse("data=64,micro_batch=1"), 64)
+        assert own.bound(PLAN, 4).seconds == alone().bound(PLAN, 4).seconds
+        assert not own.expect_bound(PLAN, 4)
+
+
 def test_one_process_begins_nothing():
     own = alone()
     with own.by_workers(1):
