@@ -31,9 +31,6 @@ from shardwright.operators.linear.quantized import QuantizedProduct
 from shardwright.operators.products import type_of_products
 from shardwright.operators.reduction.softmax import Softmax
 
-_GRADIENTS = 2
-"""A forward product has two backward products of its size, if both operands have gradients."""
-
 
 @dataclass(frozen=True)
 class ModelFlops:
@@ -87,7 +84,8 @@ def model_flops(graph: Graph) -> ModelFlops:
             pairs = zip(node.operands, differentiable_operands(info), flow[node.name], strict=True)
             asked = [flag or name not in follows for name, has_one, flag in pairs if has_one]
             _count(forward, info, 1)
-            _count(by_dtype, info, 1 + _GRADIENTS * sum(asked) / max(len(asked), 1))
+            # It has two backward products of its size, if both operands have gradients.
+            _count(by_dtype, info, 1 + 2 * sum(asked) / max(len(asked), 1))
         if not follows.isdisjoint(node.operands):
             follows.update(result.name for result in node.results)
     products = (info_of(graph, node) for node in graph.nodes)

@@ -16,7 +16,6 @@ from shardwright.ir.optional import optional
 from shardwright.ir.text import plain_name
 from shardwright.ir.units import first_names
 
-_VERSION: Final = 11  # of the IR, the first with device configurations
 _NAME: Final = "shardwright"
 
 
@@ -37,7 +36,7 @@ def export(plan: Plan) -> Exported:
             f"the model of the plan, `{path}`, cannot be read: {error.strerror}",
             hint="run the command in the folder where the plan was compiled",
         ) from error
-    model.ir_version = max(model.ir_version, _VERSION)
+    model.ir_version = max(model.ir_version, 11)  # the first with device configurations
     configuration = model.configuration.add()
     configuration.name, configuration.num_devices = (
         _NAME,

@@ -21,7 +21,6 @@ from shardwright.ir.files.reading import read_bytes
 from shardwright.operators.info import Array
 from shardwright.runtime.agreement import checksum
 
-_BYTES = 256  # tokens are bytes
 _FIXED_BATCHES = 4  # of random samples
 # Bytes of a text to train on: each is a token of 4 bytes, so 16 GiB of memory. Half would refuse
 # texts that a process still learns from; twice as many are more than most hosts hold.
@@ -188,7 +187,7 @@ def _token_samples(inputs: Sequence[InputDocument], data: Path | None) -> Sample
     count = (len(text) - 1) // length
     if not count:
         raise ExecutionError(f"the text has {len(text)} bytes, a sequence takes {length + 1}")
-    high = min(item.high or _BYTES for item in inputs)
+    high = min(item.high or 256 for item in inputs)  # the values of a byte
     tokens = np.frombuffer(text, np.uint8).astype(inputs[0].tensor.dtype) % high
     arrays = {
         item.name: tokens[shift : shift + count * length].reshape(count, length)

@@ -43,8 +43,6 @@ from shardwright.tools.console.progress import counting
 from shardwright.tools.console.tables import print_table, styled
 from shardwright.tools.reports.documents import print_document, run_document
 
-_BAR = 40  # columns of the highest loss
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
@@ -284,7 +282,8 @@ def _logs(arguments: argparse.Namespace) -> Path:
 def _row(group: Sequence[StepRecord], loss: float, highest: float) -> tuple[str, ...]:
     """Return the row of some steps, with a bar proportional to their loss."""
     first, last = group[0].step, group[-1].step
-    bar = "█" * round(_BAR * loss / highest) if math.isfinite(loss) and highest > 0 else ""
+    # The highest loss has a bar of 40 columns.
+    bar = "█" * round(40 * loss / highest) if math.isfinite(loss) and highest > 0 else ""
     seconds = statistics.median(record.seconds for record in group)
     steps = str(last) if first == last else f"{first}-{last}"
     return steps, f"{loss:.4f}", bar, seconds_text(seconds)

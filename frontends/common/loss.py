@@ -6,7 +6,6 @@ from shardwright.ir.types import TensorType
 from shardwright.operators.builder import Builder
 from shardwright.operators.models.loss import emit_cross_entropy
 
-_IMAGE_RANK = 4  # from this rank, scores are per pixel: [sample, class, row, column]
 _LOSSES = ("auto", "none", "cross_entropy", "mse", "mean")
 
 
@@ -103,7 +102,8 @@ def _class_axis(build: Builder, output: Value, given: int | None) -> int:
         axis = softmax.attributes["axis"]
         assert isinstance(axis, int)
         return axis % rank
-    return 1 if rank >= _IMAGE_RANK else max(rank - 1, 0)
+    # Scores of pixels are [sample, class, row, column].
+    return 1 if rank >= 4 else max(rank - 1, 0)
 
 
 def _softmax(build: Builder, output: Value) -> Node | None:

@@ -7,7 +7,6 @@ from shardwright.ir.units import ROWS, bytes_text, seconds_text
 from shardwright.tools.answers.headline import print_sentences, rate_text
 from shardwright.tools.console.tables import print_line, print_table
 
-_TIMES = 10  # ratio from which a change is told as a multiple, not in percent
 Row = tuple[str, str, str, str]
 
 
@@ -92,7 +91,7 @@ def _row(name: str, old: float, new: float, text: Any) -> Row:
         change = ""
     elif not old:
         change = "new"
-    elif new >= _TIMES * old:
+    elif new >= 10 * old:  # a multiple is read more easily than thousands of percent
         change = f"{new / old:,.0f} times"
     else:
         change = f"{new / old - 1:+.1%}"

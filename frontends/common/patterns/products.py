@@ -5,8 +5,6 @@ from typing import Any
 from shardwright.frontends.common.patterns.matches import Matches, attribute_of
 from shardwright.ir.graph import Node, Value
 
-_EXPERTS = 3  # dimensions of the weights of experts
-
 
 def match_turned_columns(m: Matches, node: Node) -> Value | None:
     """Match a product whose second operand is one with its last two dimensions swapped.
@@ -39,7 +37,7 @@ def match_parted_columns(m: Matches, node: Node) -> tuple[Value, ...] | None:
     is_turned = bool(attribute_of(product, turned)) is not bool(source)
     weight = source or columns
     parameters = {parameter.name for parameter in m.graph.parameters}
-    if weight not in parameters or m.value(weight).type.rank != _EXPERTS:
+    if weight not in parameters or m.value(weight).type.rank != 3:  # [expert, row, column]
         return None
     parts, rows = len(node.results), m.value(x)
     slices = m.build.emit_all("split", m.value(weight), axis=1 if is_turned else 2, parts=parts)
