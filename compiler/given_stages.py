@@ -26,9 +26,8 @@ from shardwright.planner.evaluation.simulated_step import simulated_step, tolera
 from shardwright.planner.options import CompileOptions
 from shardwright.planner.pipelines import partitioned
 from shardwright.planner.search_request import SearchRequest
-from shardwright.planner.whole.buckets import fusion_text
 from shardwright.planner.whole.partitioned import Emitted, Partitioned
-from shardwright.planner.whole.plan import memory_text
+from shardwright.planner.whole.plan import fusion_text, memory_text
 from shardwright.search.named_plan import NamedPlan
 
 

@@ -17,11 +17,11 @@ from shardwright.ir.reachability import without_dead_nodes
 from shardwright.ir.types import TensorType
 from shardwright.ir.units import shortened
 from shardwright.ir.values import check_fields, checked
-from shardwright.nn import optimizers as nn_optimizers
 from shardwright.nn.cell import Cell
+from shardwright.nn.optimizers import Optimizer
 from shardwright.operators.info import Array, SplitCounts
 from shardwright.operators.models.loss_scale import LossScale
-from shardwright.operators.models.optimizer import Optimizer
+from shardwright.operators.models.optimizer import Optimizer as Rule
 from shardwright.operators.verify import verify
 from shardwright.parameter import Parameter
 from shardwright.tensor import Tensor, TracedTensor
@@ -91,7 +91,7 @@ class Definition:
     pins: Mapping[str, SplitCounts] = field(default_factory=dict)
     result_pins: Mapping[str, SplitCounts] = field(default_factory=dict)
     initial: Mapping[str, Array] = field(default_factory=dict)
-    optimizer: Optimizer | None = None
+    optimizer: Rule | None = None
     loss_scale: LossScale = 1.0
     world: int = 1
     precision: str | None = None
@@ -141,7 +141,7 @@ def trace(
     inputs: Sequence[InputSpec],
     *,
     loss_fn: Network | None = None,
-    optimizer: nn_optimizers.Optimizer | Optimizer | None = None,
+    optimizer: Optimizer | Rule | None = None,
     loss_scale: LossScale = 1.0,
     name: str | None = None,
     training: bool = True,
@@ -181,7 +181,7 @@ def trace(
     whole = network if loss_fn is None else WithLossCell(network, loss_fn, not training)
     with tracer.tracing():
         outputs = _values(_run(whole, symbols, tracer), tracer)
-    if isinstance(optimizer, nn_optimizers.Optimizer):
+    if isinstance(optimizer, Optimizer):
         _run(partial(tracer.apply, optimizer), (Gradients(),), tracer)
         optimizer = None
     tracer.check(outputs[0].name)
@@ -246,7 +246,7 @@ def _scale(tracer: Tracer, scale: LossScale) -> LossScale:
     return own
 
 
-def _dense_where_read_whole(rule: Optimizer | None, graph: Graph) -> Optimizer | None:
+def _dense_where_read_whole(rule: Rule | None, graph: Graph) -> Rule | None:
     """Return a lazy rule that updates all of each parameter that is not only read by rows."""
     if rule is None or not rule.settings.get("lazy"):
         return rule

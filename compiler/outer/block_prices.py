@@ -35,7 +35,7 @@ from functools import partial
 from itertools import chain, repeat
 from math import inf
 
-from shardwright.compiler.stages.partitioning import PipelinePartitioning
+from shardwright.compiler.stages.pipeline import Pipelined
 from shardwright.compiler.stages.weights import SegmentWeights
 from shardwright.cost_model.pipelines.mixed import of_one_kind
 from shardwright.cost_model.program_profile import Emissions
@@ -66,7 +66,7 @@ _SHARE_OF_WEIGHTS = 1 / 4  # share of the budget after which no other weights ar
 _MUCH = 2  # multiple of the limit above which a form is taken not to fit
 _LOOSEST = 8  # chunks for each device group of a form whose bound is about the least
 
-PipelineOf = Callable[[CompileOptions, Mesh, Budget], PipelinePartitioning]
+PipelineOf = Callable[[CompileOptions, Mesh, Budget], Pipelined]
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class BlockPricing:
     Parameters
     ----------
     pipeline_of : callable
-        Returns the search of a pipeline with options on a mesh.
+        Returns a pipeline with options on a mesh.
     levels : int
         Levels of the cluster.
     overlaps : bool
@@ -309,7 +309,7 @@ class BlockPricing:
     def _found(
         self,
         part: BlockPart,
-        pipeline: PipelinePartitioning,
+        pipeline: Pipelined,
         blocks: Blocks,
         known: Mapping[Hashable, object],
         problems_by: Callable[[ResourceWeights | None], StageProblems],
@@ -340,7 +340,7 @@ class BlockPricing:
     def _on_merged_axes(
         self,
         part: BlockPart,
-        pipeline: PipelinePartitioning,
+        pipeline: Pipelined,
         blocks: Blocks,
         known: Mapping[Hashable, object],
     ) -> tuple[BlockBounds | None, Mapping[Hashable, object]]:
@@ -369,7 +369,7 @@ class BlockPricing:
         return self.overlaps and len(mesh.axes) > self.levels
 
     @staticmethod
-    def _key(pipeline: PipelinePartitioning) -> tuple[Mesh, int]:
+    def _key(pipeline: Pipelined) -> tuple[Mesh, int]:
         """Return what bounds are told by to the prices of meshes that divide its axes."""
         return merged(pipeline.mesh), pipeline.options.passes
 
@@ -416,7 +416,7 @@ class BlockPricing:
     def _by_halves(
         self,
         part: BlockPart,
-        pipeline: PipelinePartitioning,
+        pipeline: Pipelined,
         found: Sequence[BlockBounds],
         problems_by: Callable[[ResourceWeights | None], StageProblems],
     ) -> list[BlockBounds]:
@@ -450,7 +450,7 @@ class BlockPricing:
         levels = self.levels
         return ResourceWeights(1 - levels * LEAST_WEIGHT, (LEAST_WEIGHT,) * levels)
 
-    def _blocks_of(self, pipeline: PipelinePartitioning) -> Blocks:
+    def _blocks_of(self, pipeline: Pipelined) -> Blocks:
         """Return the blocks of a program in micro-batches, which no mesh changes."""
         pinned = sorted(decided(pipeline.options).items())
         key = pipeline.options.passes, tuple(pinned)
@@ -460,7 +460,7 @@ class BlockPricing:
 
     def _problems(
         self,
-        pipeline: PipelinePartitioning,
+        pipeline: Pipelined,
         blocks: Blocks,
         weights: ResourceWeights | None,
         shared: tuple[Emissions, dict[Hashable, Structure]],
@@ -482,7 +482,7 @@ class BlockPricing:
         return StageProblems(request, *where, interners=tables.interners)
 
 
-def _has_whole_samples(pipeline: PipelinePartitioning) -> bool:
+def _has_whole_samples(pipeline: Pipelined) -> bool:
     """Return whether each rank has a sample of a micro-batch for itself: nothing need be sent."""
     samples = samples_of(pipeline.source) or 1
     return samples // pipeline.options.passes >= pipeline.mesh.size

@@ -12,7 +12,7 @@ from hashlib import sha256
 from pydantic import TypeAdapter
 
 from shardwright.compiler.outer.block_prices import BlockPrices, BlockPricing
-from shardwright.compiler.stages.partitioning import PipelinePartitioning
+from shardwright.compiler.stages.pipeline import Pipelined
 from shardwright.ir.text import to_text
 from shardwright.planner.bounds.chunk_floors import Halves
 from shardwright.planner.bounds.priced_blocks import BlockBounds, BlockKind
@@ -109,7 +109,7 @@ class KeptPricing:
         """Return what prices depend on; None where something is not told by fields."""
         mesh, pricing = configuration.mesh, self.pricing
         assert mesh is not None
-        pipeline: PipelinePartitioning = pricing.pipeline_of(options, mesh, Budget())
+        pipeline: Pipelined = pricing.pipeline_of(options, mesh, Budget())
         source = pipeline.source
         program = source.analysed("text digest", lambda: sha256(to_text(source).encode()).digest())
         chosen = {name: value for name, value in vars(options).items() if name not in _OTHERS}

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from shardwright.compiler.stages.partitioning import PipelinePartitioning
+from shardwright.compiler.stages.pipeline import Pipelined
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.weighted.intervals import ResourceWeights
 from shardwright.dataflow.schedules import BACKWARD, FORWARD
@@ -56,7 +56,7 @@ class LeastComputation:
         The devices.
     options : CompileOptions
         Of the serial step in one stage, at one micro-batch, without pins.
-    pipeline : PipelinePartitioning
+    pipeline : Pipelined
         The program in one stage on one device.
     budget : Budget
         What the searches may spend.
@@ -65,7 +65,7 @@ class LeastComputation:
     source: Graph
     cluster: Cluster
     options: CompileOptions
-    pipeline: PipelinePartitioning
+    pipeline: Pipelined
     budget: Budget
 
     def floor(self, devices: int, stages: Collection[int]) -> ComputationFloor:
@@ -116,7 +116,7 @@ class LeastComputation:
         return self._staged.blocks
 
     @cached_property
-    def _staged(self) -> PipelinePartitioning:
+    def _staged(self) -> Pipelined:
         return replace(self.pipeline, source=replace(self.source, recomputed=()))
 
     def _problems(

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from math import comb, inf
@@ -12,46 +12,36 @@ from typing import TypeVar
 from shardwright.compiler.stages.by_blocks import PipelinesOfBlocks
 from shardwright.compiler.stages.candidates import Candidate, CandidateBuilder
 from shardwright.compiler.stages.named import NamedProblems
+from shardwright.compiler.stages.pipeline import Pipelined
 from shardwright.compiler.stages.places import (
-    clusters_of_groups,
     limits_text,
     memory_in_groups,
 )
 from shardwright.compiler.stages.race import Race
-from shardwright.compiler.stages.shared import SharedParts
 from shardwright.compiler.stages.stage_bounds import CutBounds
 from shardwright.compiler.stages.tighter_limits import PipelineFrontier
 from shardwright.compiler.stages.weights import SegmentWeights
 from shardwright.cost_model.cluster import Cluster
-from shardwright.cost_model.pipelines.mixed import GroupClusters
 from shardwright.cost_model.program_profile import Emissions
 from shardwright.cost_model.weighted.intervals import ResourceWeights
 from shardwright.cost_model.weighted.kinds import can_divide
-from shardwright.dataflow.micro_batches import MicroBatches
-from shardwright.dataflow.placement import even_cuts
-from shardwright.dataflow.schedules import Schedule, make_schedule
-from shardwright.dataflow.stretches import Line
 from shardwright.ir.errors import (
     InfeasibleError,
     NoPlanError,
     NotFoundError,
-    OptionError,
     PassError,
 )
-from shardwright.ir.graph import Graph
 from shardwright.ir.rounding import EQUAL
 from shardwright.passes.lower_redistributions import LowerRedistributions
 from shardwright.planner.choice.cuts import Cut, LeastCut
 from shardwright.planner.effort import limits_on
 from shardwright.planner.fronts.problem import StageProblems
 from shardwright.planner.options import CompileOptions
-from shardwright.planner.plan.blocks import Blocks, cut_points, given_points
-from shardwright.planner.search_request import SearchRequest, decided
-from shardwright.planner.whole.partitioned import Emitted, Partitioned
+from shardwright.planner.search_request import SearchRequest
+from shardwright.planner.whole.partitioned import Emitted
 from shardwright.planner.whole.plan import bounded
 from shardwright.search.budget_note import BY_WEIGHTS
 from shardwright.search.method import SearchResult
-from shardwright.search.options import SearchOptions
 from shardwright.solver.work import Budget
 
 T = TypeVar("T")
@@ -62,83 +52,13 @@ _SHARE_OF_BOUND = 1 / 2  # share of the budget after which plans are searched
 
 
 @dataclass(frozen=True)
-class PipelinePartitioning(Partitioned):
-    """The search for the plan of one pipeline, whose numbers and schedule the options have.
-
-    Parameters
-    ----------
-    level : int
-        Level of the cluster whose links the stages use.
-    cuts : tuple of str
-        The first operators of the stages 1, 2, ..., where they are given.
-    shared : SharedParts
-        What it shares with searches for other pipelines of the program.
-    """
-
-    level: int
-    cuts: tuple[str, ...] = ()
-    emissions: Emissions = field(default_factory=dict)
-    shared: SharedParts = field(default_factory=SharedParts)
+class PipelinePartitioning(Pipelined):
+    """The search for the plan of one pipeline, whose numbers and schedule the options have."""
 
     @property
     def overlaps(self) -> bool:
         """Whether communication of parameters is concurrent with computation."""
         return self.options.objective == "overlapped"
-
-    @cached_property
-    def schedule(self) -> Schedule:
-        """The schedule."""
-        options = self.options
-        return make_schedule(options.order, options.groups, options.chunks, options.passes)
-
-    @cached_property
-    def loop(self) -> MicroBatches:
-        """The program in micro-batches."""
-        return self.shared.loop(self.source, self.options.passes)
-
-    @cached_property
-    def line(self) -> Line:
-        """The operators in the order in which they are cut."""
-        return self.shared.line(self.source)
-
-    @cached_property
-    def blocks(self) -> Blocks:
-        """What the program can be cut between."""
-        user = tuple(sorted(decided(self.options).items()))
-        others = self.options.passes, self.schedule.stages, self.cuts, user
-        return self.shared.blocks(self.source, others, self._cut_between)
-
-    def _cut_between(self) -> Blocks:
-        points = given_points(self.line, self.loop, self.cuts) if self.cuts else ()
-        if not points:
-            found = cut_points(self.line, self.loop, self.schedule.stages)
-            points = tuple(sorted({*found, *self._even_points}))
-        return Blocks(self.line, self.loop, points, decided(self.options))
-
-    def blocks_of(self, stages: int) -> Blocks:
-        """Return the pieces between all places at which so many stages may be cut, or fewer.
-
-        Raises
-        ------
-        OptionError
-            If the program has fewer places.
-        """
-        points = {*self.blocks.points, *cut_points(self.line, self.loop, stages)}
-        points.update(even_points(self.source, self.line, self.loop, stages))
-        return replace(self.blocks, points=tuple(sorted(points)))
-
-    @cached_property
-    def groups(self) -> GroupClusters:
-        """The cluster of each device group."""
-        found = clusters_of_groups(self.cluster, self.mesh, self.options.groups, self.level)
-        return replace(found, in_v=self.schedule.in_v)
-
-    @cached_property
-    def limits(self) -> SearchOptions:
-        """The limits of the user, on the devices with the most memory."""
-        clusters = self.groups.clusters
-        largest = max(clusters, key=self.options.memory_on)
-        return limits_on(largest, self.options, self.budget, self.progress)
 
     @cached_property
     def problems(self) -> tuple[StageProblems, ...]:
@@ -358,16 +278,11 @@ class PipelinePartitioning(Partitioned):
     @cached_property
     def even_cut(self) -> Cut | None:
         """The cut of equal numbers of repeated blocks; None where there is none."""
-        points = self._even_points
+        points = self.even_points
         starts = {place: block for block, place in enumerate(self.blocks.starts)}
         if not points or any(point not in starts for point in points):
             return None
         return (0, *(starts[point] for point in points), len(self.blocks))
-
-    @cached_property
-    def _even_points(self) -> tuple[int, ...]:
-        """The places in line at which stages of equal numbers of repeated blocks begin."""
-        return even_points(self.source, self.line, self.loop, self.schedule.stages)
 
     @property
     def _kinds(self) -> tuple[tuple[StageProblems, ...], ...]:
@@ -473,11 +388,3 @@ class PipelinePartitioning(Partitioned):
 def _searches(problems: tuple[StageProblems, ...]) -> int:
     """Return the number of searches of stages, those of each part once."""
     return sum({id(one): one.searches for one in problems}.values())
-
-
-def even_points(source: Graph, line: Line, loop: MicroBatches, stages: int) -> tuple[int, ...]:
-    """Return the places in line at which stages of equal numbers of repeated blocks begin."""
-    try:
-        return given_points(line, loop, even_cuts(source, stages))
-    except OptionError:
-        return ()

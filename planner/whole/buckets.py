@@ -107,17 +107,6 @@ def fastest_fusion(
     return best, timeline
 
 
-def fusion_text(fusion: Fusion) -> str:
-    """Return how gradients are bucketed, in words."""
-    if isinstance(fusion, tuple):
-        return f"buckets of the parameters before {', '.join(map(str, fusion))}, and the others"
-    if not isinstance(fusion, FusionSettings):
-        return f"buckets of {fusion:g} MB"
-    if fusion.algorithm == 0:
-        return "each gradient alone"
-    return f"buckets by MindSpore's algorithm {fusion.algorithm}"
-
-
 def _candidates(program: Graph, cluster: Cluster, elements: int) -> Iterator[Fusion]:
     """Yield ways to bucket gradients of some elements, all together."""
     yield from _USUAL

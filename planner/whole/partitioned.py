@@ -11,8 +11,7 @@ from shardwright.ir.graph import Graph
 from shardwright.ir.mesh import Mesh
 from shardwright.passes.manager import PassManager, PassRecord
 from shardwright.planner.options import CompileOptions
-from shardwright.planner.whole.buckets import fusion_text
-from shardwright.planner.whole.plan import NO_BUCKETS, Plan
+from shardwright.planner.whole.plan import NO_BUCKETS, Plan, fusion_text
 from shardwright.search.budget_note import BudgetNote
 from shardwright.search.method import SearchResult
 from shardwright.search.options import Progress

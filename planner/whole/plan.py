@@ -133,3 +133,14 @@ def memory_text(memory: MemoryUseReport) -> str:
     kinds = sorted(memory.by_kind.items(), key=lambda item: -item[1])
     parts = ", ".join(f"{kind} {bytes_text(size)}" for kind, size in kinds if size)
     return f"{bytes_text(memory.peak_bytes)} ({parts})"
+
+
+def fusion_text(fusion: Fusion) -> str:
+    """Return how gradients are bucketed, in words."""
+    if isinstance(fusion, tuple):
+        return f"buckets of the parameters before {', '.join(map(str, fusion))}, and the others"
+    if not isinstance(fusion, FusionSettings):
+        return f"buckets of {fusion:g} MB"
+    if fusion.algorithm == 0:
+        return "each gradient alone"
+    return f"buckets by MindSpore's algorithm {fusion.algorithm}"

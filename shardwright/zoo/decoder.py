@@ -23,8 +23,8 @@ from shardwright.parameter import Parameter, initializer
 from shardwright.tensor import Tensor
 from shardwright.tracing import Definition, InputSpec, trace
 from shardwright.zoo.predictions import BalancedLoss, Depth, FurtherTokens
-from shardwright.zoo.tuning import WHOLE, Tuning
 from shardwright.zoo.tuning.documents import IGNORED
+from shardwright.zoo.tuning.sizes import WHOLE, Tuning
 
 _INIT = "normal(0.02)"
 _WEIGHT = 0.1  # of the loss of further tokens, in DeepSeek-V3 after its first 10e12 of 14.8e12

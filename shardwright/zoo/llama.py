@@ -14,7 +14,7 @@ from shardwright.frontends.configs.architecture import (
 from shardwright.ir.errors import ModelError
 from shardwright.tracing import Definition
 from shardwright.zoo.decoder import decoder
-from shardwright.zoo.tuning import WHOLE, Tuning
+from shardwright.zoo.tuning.sizes import WHOLE, Tuning
 
 
 def llama(

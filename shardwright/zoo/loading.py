@@ -36,9 +36,9 @@ from shardwright.zoo.mlp import mlp, two_matmul
 from shardwright.zoo.presets import presets, read
 from shardwright.zoo.recommendation import dlrm, feature_hash, wide_deep
 from shardwright.zoo.resnet import resnet
-from shardwright.zoo.tuning import Tuning
 from shardwright.zoo.tuning.freezing import frozen, taken_out
 from shardwright.zoo.tuning.pretrained import ADAPTER, WEIGHTS, Pretrained
+from shardwright.zoo.tuning.sizes import Tuning
 from shardwright.zoo.unet import unet
 from shardwright.zoo.vgg import vgg16
 from shardwright.zoo.vit import vit
