@@ -263,22 +263,22 @@ class EvaluatedModel:
         trained = self.elements * (self.stored.master + self.stored.states)
         return float(trained + self._frozen_bytes)
 
-    def least_held(self, devices: int, samples: int) -> float:
+    def least_held(self, devices: int, passes: int) -> float:
         """Return bytes that a rank of the fullest device group holds at least, under any plan.
 
         All of them together have the trained elements with their optimizer states and copies in a
-        lower type; and gradients, unless there are so few samples that one pass may take them all.
+        lower type; and gradients, where several passes add to them.
 
         Parameters
         ----------
         devices : int
             Number of devices.
-        samples : int
-            Most samples of a micro-batch.
+        passes : int
+            Number of micro-batches, at least.
         """
         stored = self.stored
         each = stored.master + stored.states + stored.lower
-        if self.samples > devices * samples:
+        if passes > 1:
             each += stored.gradient
         return each * self.elements / devices
 

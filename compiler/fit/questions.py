@@ -14,6 +14,7 @@ from shardwright.search.named_plan import ZERO, NamedPlan, divisors
 from shardwright.search.plan_dimensions import DIMENSIONS, differing, values_of, word_text
 
 _EVALUATIONS = 8  # most evaluations of the memory at a sequence length or micro-batch
+_Other = tuple[str, str, NamedPlan, int]  # a change: its kind and text, the plan, and the devices
 _UNITS = 8  # parts of the model's sequence length in which lengths are told
 
 
@@ -69,12 +70,22 @@ def on_devices(model: EvaluatedModel, devices: int, most: float = inf) -> OnDevi
 def fewest_devices(model: EvaluatedModel) -> OnDevices | None:
     """Return the fewest devices of those tried on which a plan fits; None without any."""
     for count in device_counts(model):
-        held = model.least_held(count, max(MICRO_BATCHES))
-        if count >= least_devices(model) and held <= model.limit_bytes:
-            found = on_devices(model, count)
-            if found.best is not None:
-                return found
+        found = on_devices(model, count) if may_fit_on(model, count) else None
+        if found is not None and found.best is not None:
+            return found
     return None
+
+
+def may_fit_on(model: EvaluatedModel, devices: int) -> bool:
+    """Return whether a plan may fit on some devices, by what all hold that have several passes."""
+    passes = ceil(model.samples / (devices * max(MICRO_BATCHES)))
+    held = model.least_held(devices, passes)
+    if devices < least_devices(model) or held > model.limit_bytes:
+        return False
+    if model.least_held(devices, 2) <= model.limit_bytes:
+        return True
+    in_one = family(model, devices, among=lambda one: one.passes(model.samples, devices) == 1)
+    return any(map(model.may_fit, in_one))
 
 
 def largest_micro_batch(one: Evaluated) -> int | None:
@@ -187,14 +198,22 @@ class Change:
 def changes(one: Evaluated) -> Iterator[Change]:
     """Yield the plans that differ from another one in one thing."""
     known: list[Evaluated] = []
-    others = [*_on_same_devices(one), *_more_devices(one)]
-    for _, _, plan, devices in others:
-        one.model.expect(plan, devices, ("seconds", "memory", "fits"))
-    for kind, text, plan, devices in others:
+    expect_changes(one)
+    for kind, text, plan, devices in _others(one):
         then = evaluated(one.model, plan, devices)
         if then is not None and not any(_is_same(then, other) for other in (one, *known)):
             known.append(then)
             yield Change(kind, text, then)
+
+
+def expect_changes(one: Evaluated) -> None:
+    """Let other processes evaluate the plans of which `changes` is going to be asked."""
+    for _, _, plan, devices in _others(one):
+        one.model.expect(plan, devices, ("seconds", "memory", "fits"))
+
+
+def _others(one: Evaluated) -> list[_Other]:
+    return [*_on_same_devices(one), *_more_devices(one)]
 
 
 def improved(one: Evaluated) -> Evaluated:
@@ -225,9 +244,6 @@ def _is_same(one: Evaluated, other: Evaluated) -> bool:
     if one.devices != other.devices or one.memory_bytes != other.memory_bytes:
         return False
     return one.seconds == other.seconds
-
-
-_Other = tuple[str, str, NamedPlan, int]  # its kind and text, the plan, and the devices
 
 
 def _with(one: Evaluated, **values: Any) -> NamedPlan | None:

@@ -23,6 +23,7 @@ from shardwright.compiler.fit.questions import (
     Longest,
     OnDevices,
     changes,
+    expect_changes,
     fewest_devices,
     improved,
     largest_fitting,
@@ -120,8 +121,11 @@ class Answers:
 
     @cached_property
     def built(self) -> Compilation | None:
-        """The compilation of the best plan."""
-        return None if self.best is None else self.subject.built(self.best)
+        """The compilation of the best plan, whose changes other processes evaluate meanwhile."""
+        if self.best is None:
+            return None
+        expect_changes(self.best)
+        return self.subject.built(self.best)
 
     @cached_property
     def _timed(self) -> Compilation:
