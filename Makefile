@@ -1,7 +1,10 @@
 # What CONTRIBUTING.md names; `.ci/run` does all of it on a copy of the working tree.
 bin := .venv/bin
 
-.PHONY: setup lint fast test docs bench
+.PHONY: help setup lint fast test docs bench
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "%-7s %s\n", $$1, $$2}' Makefile
 
 setup:  ## an environment for all targets
 	python3 -m venv .venv
