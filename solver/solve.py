@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from shardwright.solver import on_demand
 from shardwright.solver.exact.dynamic_programming import dynamic_programming
 from shardwright.solver.exact.search import solve_exact
 from shardwright.solver.methods import (
@@ -12,6 +11,7 @@ from shardwright.solver.methods import (
     SolveOptions,
     register_method,
 )
+from shardwright.solver.on_demand import anytime_search
 from shardwright.solver.problem import Problem
 from shardwright.solver.solution import Solution
 from shardwright.solver.work import Budget
@@ -75,5 +75,5 @@ def _dynamic_programming(problem: Problem, options: SolveOptions) -> Solution:
 
 @register_method("anytime")
 def _anytime(problem: Problem, options: SolveOptions) -> Solution:
-    solution: Solution = on_demand.anytime_search.solve_anytime(problem, options)
+    solution: Solution = anytime_search.solve_anytime(problem, options)
     return solution

@@ -24,11 +24,10 @@ from shardwright.ir.values import check_choice
 from shardwright.operators.info import Array
 from shardwright.runtime.encrypted import Library, Links, address_of, send_with
 from shardwright.runtime.encrypted.door import BACKLOG
-from shardwright.server import context
 from shardwright.server.callers import Caller
 from shardwright.server.checkpoints import Checkpoints
 from shardwright.server.client import Client
-from shardwright.server.context import SCHEDULER, Roles, Settings, settings
+from shardwright.server.context import SCHEDULER, Roles, Settings, reset, settings, update
 from shardwright.server.deaths import note_deaths
 from shardwright.server.member import Member
 from shardwright.server.scheduler import SERVER, WORKER, Members
@@ -145,7 +144,7 @@ def set_ps_context(**given: Any) -> None:
     OptionError
         If a setting is unknown or has a value that is not allowed.
     """
-    context.update(**given)
+    update(**given)
     how = settings()
     meet_by(take_part if how.enable_ps else join_encrypted if how.enable_ssl else None)
 
@@ -233,7 +232,7 @@ def get_ps_context(attr_key: str) -> Any:
 
 def reset_ps_context() -> None:
     """Forget the settings of `set_ps_context`."""
-    context.reset()
+    reset()
     meet_by(None)
 
 

@@ -22,7 +22,6 @@ import math
 
 import numpy as np
 
-from shardwright.solver import on_demand
 from shardwright.solver.anytime.background_bound import BackgroundBound
 from shardwright.solver.anytime.bounded_search import (
     BoundedSearch,
@@ -34,6 +33,7 @@ from shardwright.solver.anytime.graph import build_graph, build_rows, carried, e
 from shardwright.solver.anytime.local_search import descend, exchange
 from shardwright.solver.anytime.subproblem import Subproblem, presolve_restricted, subproblem_of
 from shardwright.solver.methods import MOST_ENTRIES
+from shardwright.solver.on_demand import gap_closing
 from shardwright.solver.problem import Array
 from shardwright.solver.work import SECONDS_OF, Budget
 
@@ -66,7 +66,7 @@ FORGETTING = 0.6
 def close_gap(search: BoundedSearch, seconds: float = math.inf) -> None:
     """Close the gap by CP-SAT, if it is open."""
     if not search.incumbent.closed:
-        on_demand.gap_closing.close_gap(search, seconds)
+        gap_closing.close_gap(search, seconds)
 
 
 class LargeNeighbourhoods:

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from shardwright.ir.rounding import OF_SUM
-from shardwright.solver import on_demand
 from shardwright.solver.anytime.compiled import COMPILED
 from shardwright.solver.anytime.flat import LARGEST_SUM
 from shardwright.solver.methods import SolveOptions
+from shardwright.solver.on_demand import anytime_search
 from shardwright.solver.problem import (
     FORBIDDEN,
     Array,
@@ -50,7 +50,7 @@ def solve_scaled(problem: Problem, magnitude: float, options: SolveOptions) -> S
         Its cost is that of the rounded problem.
     """
     scale = _cost_scale(problem, magnitude)
-    solution: Solution = on_demand.anytime_search.solve_anytime(_rounded(problem, scale), options)
+    solution: Solution = anytime_search.solve_anytime(_rounded(problem, scale), options)
     return replace(solution, cost=solution.cost / scale, lower_bound=solution.lower_bound / scale)
 
 

@@ -27,7 +27,6 @@ from itertools import product
 
 import numpy as np
 
-from shardwright.solver import on_demand
 from shardwright.solver.elimination import (
     LEAST_MESSAGE,
     MESSAGE_LIMIT,
@@ -47,6 +46,7 @@ from shardwright.solver.incumbent import Incumbent
 from shardwright.solver.memory_rows import MemoryRows
 from shardwright.solver.methods import MOST_ENTRIES, ROUGH, SolveOptions
 from shardwright.solver.network import Network, restrict
+from shardwright.solver.on_demand import network_model
 from shardwright.solver.presolve import allowed_network, drop_dominated
 from shardwright.solver.problem import Problem
 from shardwright.solver.solution import Solution
@@ -247,7 +247,7 @@ class ExactSearch:
             if self._passes_messages:
                 self._pass_messages()
             return
-        model = on_demand.network_model.NetworkModel(network, rows, incumbent.bound)
+        model = network_model.NetworkModel(network, rows, incumbent.bound)
         best = incumbent.assignment
         hint = None if best is None else network.position_of(best)
         answer = model.solve(hint, self.options)
