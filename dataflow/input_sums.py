@@ -7,7 +7,6 @@ before the loop, and every pass takes its own samples of these inputs.
 
 from dataclasses import replace
 
-from shardwright.dataflow.micro_batches import batch_statistics
 from shardwright.dataflow.samples import OWN_SAMPLES, own_samples, samples_of
 from shardwright.ir.graph import Graph, Node, Value
 from shardwright.ir.provenance import Provenance
@@ -16,7 +15,7 @@ from shardwright.operators.builder import Builder
 _OF_MICRO_BATCHES = ("channel_mean", "channel_variance")  # of normalizations: each has its own
 
 
-def with_input_sums(graph: Graph, passes: int) -> Graph:
+def with_input_sums(graph: Graph, statistics: frozenset[str]) -> Graph:
     """Return a program whose passes need no sums over samples that inputs alone determine.
 
     Before::
@@ -35,16 +34,15 @@ def with_input_sums(graph: Graph, passes: int) -> Graph:
     ----------
     graph : Graph
         A forward program of whole tensors.
-    passes : int
-        Number of micro-batches.
+    statistics : frozenset of str
+        The statistics of its batch (`micro_batches.batch_statistics`).
 
     Returns
     -------
     Graph
         The same program where it has no such sums.
     """
-    statistics = batch_statistics(graph, passes)
-    sums = _of_inputs(graph, statistics.values) if statistics is not None else frozenset()
+    sums = _of_inputs(graph, statistics)
     if not sums or own_samples(graph):
         return graph
     needed = _needed(graph, sums)

@@ -56,8 +56,9 @@ class GroupStatistics(Pass):
 
     def run(self, graph: Graph) -> Graph:
         """Return the program with statistics of groups."""
-        graph = with_input_sums(graph, self.groups) if self.groups > 1 else graph
         found = batch_statistics(graph, self.groups) if self.groups > 1 else None
+        if found is not None and (own := with_input_sums(graph, found.values)) is not graph:
+            graph, found = own, batch_statistics(own, self.groups)
         if found is None or not found.values:
             return graph
         try:
