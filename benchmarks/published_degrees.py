@@ -143,7 +143,7 @@ class Row:
 def _as_published(model: EvaluatedModel, case: Case) -> Evaluated:
     """Return the published degrees with the fastest way to recompute, or the smallest."""
     plan = NamedPlan.parse(case.plan)
-    plans = (replace(plan, recompute=rule) for rule in model.rules)
+    plans = (replace(plan, recompute=rule) for rule in model.ways)
     known = [x for x in (evaluated(model, one, case.devices) for one in plans) if x is not None]
     fitting = [one for one in known if one.fits]
     if fitting:

@@ -1,6 +1,6 @@
 """A model whose plans are told of: evaluated, and bounded by its parts to choose which."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -204,28 +204,18 @@ class EvaluatedModel:
         return gcd(*(node.results[0].type.shape[0] for node in dispatches)) or 1
 
     @cached_property
-    def rules(self) -> tuple[str, ...]:
-        """The ways to recompute that plans of the family try, the least first.
+    def ways(self) -> tuple[str, ...]:
+        """The ways to recompute that plans try, the least first.
 
         The light parts of a mixture are among them: where memory is short, plans that recompute
-        nothing else can be much faster than all others, and no change of these.
-        """
-        return tuple(rule for rule in self.ways if rule in self._searched or rule not in RECOMPUTE)
-
-    @cached_property
-    def ways(self) -> tuple[str, ...]:
-        """The ways to recompute that changes of a plan try, the least first.
-
-        Where the core of attention saves nothing, to recompute it alone is no other program.
+        nothing else can be much faster than all others. Where the core of attention saves nothing,
+        to recompute it alone is no other program.
         """
         rule, light = "operators", light_parts(self.graph)
-        found = [one for one in RECOMPUTE if one == rule or one in self._searched]
+        searched = recomputations(self.graph)
+        found = [one for one in RECOMPUTE if one == rule or one in searched]
         some = found.index(rule)
         return *found[:some], *filter(None, [light]), *found[some:]
-
-    @cached_property
-    def _searched(self) -> Mapping[str, frozenset[str]]:
-        return recomputations(self.graph)
 
     @cached_property
     def stored(self) -> StoredBytes:

@@ -69,7 +69,7 @@ def family(
         return [
             replace(plan, recompute=rule)
             for plan in more
-            for rule in model.rules
+            for rule in model.ways
             if rule != RECOMPUTE[-1] or plan.schedule != InterleavedPairs.name
         ]
 

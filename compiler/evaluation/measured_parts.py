@@ -6,10 +6,11 @@ from itertools import chain
 from operator import add
 from sys import float_info
 
-from shardwright.compiler.evaluation.parts import Kind, Part, Parts, Peaks
+from shardwright.compiler.evaluation.parts import Kind, Lanes, Part, Parts, Peaks
 from shardwright.compiler.evaluation.times import Sent, Times
 from shardwright.cost_model.buffers import buffer_kinds, buffers
 from shardwright.cost_model.cluster import Cluster
+from shardwright.cost_model.pipelines.beside import lane_of
 from shardwright.cost_model.streams import Task
 from shardwright.cost_model.tasks import TaskMaker
 from shardwright.dataflow.deferrable import parameter_tensors
@@ -102,7 +103,8 @@ class _Program:
             peak, early = (nbytes.get(where, _NOTHING) for nbytes in peaks)
             times, own = (forward, backward, weights, added), elements.get(where, {})
             both = received[0].get(where, 0.0), received[1].get(where, 0.0)
-            return Part(*times, own, saved, peak, late, early, frozen.get(where, 0.0), both)
+            held, lanes = frozen.get(where, 0.0), self._lanes(where)
+            return Part(*times, own, saved, peak, late, early, held, both, lanes)
 
         @cache
         def layer(names: tuple[str, ...]) -> Part:
@@ -137,8 +139,7 @@ class _Program:
         program, order = self.program, [(position, 0) for position in self._body]
         # Without any time the bandwidth would be no number.
         no_time = self.cluster.with_links_slower_by([float_info.epsilon] * len(self.levels))
-        here = self.cluster, no_time
-        tasks, alone = (TaskMaker(program, cluster).tasks(order) for cluster in here)
+        tasks, alone = self._of_body, TaskMaker(program, no_time).tasks(order)
         live = buffers(program).live
         stored = self._of_parameters
         found: dict[tuple[str, str], list[tuple[Task, Task]]] = {}
@@ -155,6 +156,24 @@ class _Program:
                 which = _ADDED if added else which
                 found.setdefault((self.where[position], which), []).append((task, other))
         return found
+
+    @cached_property
+    def _of_body(self) -> tuple[Task, ...]:
+        """The tasks of a pass."""
+        order = [(position, 0) for position in self._body]
+        return TaskMaker(self.program, self.cluster).tasks(order)
+
+    def _lanes(self, where: str) -> Lanes | None:
+        """Return the tasks of a part in passes that may run beside each other; None without."""
+        software = self.cluster.software
+        if software is None or software.pairs != "beside" or loop_of(self.program) is None:
+            return None
+        found: dict[bool, list[Task]] = {True: [], False: []}
+        for position, task in zip(self._body, self._of_body, strict=True):
+            if self.where[position] == where:
+                found[self.program.nodes[position].provenance.phase == "forward"].append(task)
+        forward, backward = (lane_of(found[is_forward]) for is_forward in (True, False))
+        return (forward,), (backward,)
 
     def _elements(self) -> tuple[dict[str, dict[Kind, float]], dict[str, float]]:
         """Return trained elements of the parts on a rank, and frozen bytes."""

@@ -10,10 +10,12 @@ degrees.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
+from itertools import chain
 from operator import add
 from typing import NamedTuple, TypeVar
 
 from shardwright.compiler.evaluation.times import Times
+from shardwright.cost_model.pipelines.beside import Lane, seconds_beside
 from shardwright.dataflow.placement import even_sizes
 from shardwright.dataflow.schedules import Schedule
 from shardwright.ir.mesh import StageMap
@@ -27,6 +29,8 @@ _OTHER_LAYOUTS = 0.85
 P = TypeVar("P")
 Peaks = tuple[float, ...]
 """Without what ZeRO-3 gathers, with dense weights, with those of experts, and with both."""
+Lanes = tuple[tuple[Lane, ...], tuple[Lane, ...]]
+"""The tasks of layers, forward and backward, each in the order in which it runs them."""
 T = TypeVar("T")
 
 
@@ -77,6 +81,9 @@ class Part:
     received : (float, float)
         Bytes that it reads forward of the layer before it, and backward of the one behind it; 0
         where there is none.
+    lanes : Lanes, optional
+        The tasks of its passes, where a software runs passes beside each other; None where they are
+        not known, as of a share of a micro-batch.
     """
 
     forward: Times
@@ -90,6 +97,7 @@ class Part:
     early: Peaks
     frozen: float
     received: tuple[float, float]
+    lanes: Lanes | None = field(default=None, hash=False)
 
     def least(self, other: "Part") -> "Part":
         """Return the smaller ones of both."""
@@ -108,6 +116,7 @@ class Part:
                 _least_known(self.received[0], other.received[0]),
                 _least_known(self.received[1], other.received[1]),
             ),
+            self.lanes if self.lanes == other.lanes else None,
         )
 
     def of_samples(self, share: float) -> "Part":
@@ -145,7 +154,13 @@ class Part:
             _in_turn(self.early, other.early, other.late, self.saved),
             self.frozen + other.frozen,
             (self.received[0], other.received[1]),
+            _in_order(self.lanes, other.lanes),
         )
+
+
+def _in_order(one: Lanes | None, two: Lanes | None) -> Lanes | None:
+    """Return the tasks of two parts: the backward pass of the second comes first."""
+    return None if one is None or two is None else (one[0] + two[0], two[1] + one[1])
 
 
 def _in_turn(own: Peaks, other: Peaks, late: float, saved: float) -> Peaks:
@@ -225,6 +240,7 @@ class Parts:
     last: Part
     saved: dict[tuple[Schedule, int], Sequence[float]] = field(default_factory=dict)
     _divided: dict[int, tuple[Stage, ...]] = field(default_factory=dict)
+    _beside: dict[tuple[int, int], float] = field(default_factory=dict)
     _on_groups: dict[tuple[StageMap, int], tuple[HeldByGroup, ...]] = field(default_factory=dict)
 
     def of_samples(self, share: float) -> "Parts":
@@ -238,6 +254,20 @@ class Parts:
         if count not in self._divided:
             self._divided[count] = tuple(self._stages(count))
         return self._divided[count]
+
+    def beside(self, one: Part, other: Part) -> float | None:
+        """Return what the forward pass of a stage and the backward pass of another take together.
+
+        They run beside each other, and are of a number of stages (`in_stages`); None where their
+        tasks are not known.
+        """
+        if one.lanes is None or other.lanes is None:
+            return None
+        key = id(one), id(other)
+        if key not in self._beside:
+            forward, backward = (tuple(chain(*x)) for x in (one.lanes[0], other.lanes[1]))
+            self._beside[key] = seconds_beside(forward, backward)
+        return self._beside[key]
 
     def on_groups(self, schedule: Schedule) -> tuple[HeldByGroup, ...]:
         """Return what device groups hold; one object for groups of the same stages."""

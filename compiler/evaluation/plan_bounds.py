@@ -323,8 +323,19 @@ class Bound:
             each = [own + received, behind + self._received[0][stage]]
             if len(pair) == len(schedule.parts):  # of whole passes
                 each += (forward[stage] + backward[other] for forward, backward in loads)
+                if (told := self._told_beside(stage, other)) is not None:
+                    each.append(min(own + behind, self._received[0][stage] + received + told))
             found[pair] = max(each)
         return found
+
+    def _told_beside(self, stage: int, other: int) -> float | None:
+        """Return what tasks tell of a pair of whole passes in which data ranks move nothing."""
+        one, two = self._stages[stage].whole, self._stages[other].whole
+        kinds = (kind.held[self.plan.zero] for kind in {**one.elements, **two.elements})
+        moves = any(held.in_passes or held.reduced_in_passes for held in kinds)
+        if moves or WEIGHTS in self._schedule.parts or self.factors != AS_SAID:
+            return None
+        return self.parts.beside(one, two)
 
     def _durations(self, schedule: Schedule) -> dict[Segment, float]:
         """Return what the segments of a schedule take at least.
