@@ -25,6 +25,9 @@ twice or half of them change the size of the pictures alone."""
 GAPS = (0.001, 0.01, 0.05, 0.2)
 """Shares of a step at which classes of gaps end. Searches of the zoo aim at less than the first, by
 default a search aims at the second. Other classes move runs between columns; no run is lost."""
+SECONDS = (5, 10, 30, 60)
+"""Seconds at which classes of searches end: ten are asked of a decoder, a minute of the largest
+ones. Other classes move decoders between columns; none is lost."""
 
 Counted = Mapping[str, Mapping[str, int]]
 """How many there are of each class, by a name: the rows and the columns of a table."""
@@ -113,6 +116,12 @@ def gap_class(gap: float) -> str:
     return f"more than {GAPS[-1] * 100:g} %" if limit is None else f"at most {limit * 100:g} %"
 
 
+def seconds_class(seconds: float) -> str:
+    """Return the class of the seconds of a search."""
+    limit = next((limit for limit in SECONDS if seconds <= limit), None)
+    return f"more than {SECONDS[-1]} s" if limit is None else f"at most {limit} s"
+
+
 def searches() -> Iterator[tuple[str, dict[str, Any], float]]:
     """Yield the devices, the figures and the fastest fitting named plan of each search.
 
@@ -156,16 +165,15 @@ def sections() -> Iterator[Section]:
         counted(sorted(found, key=by_devices)),
     )
     family = [
-        (f"{row['devices']:,} devices", gap_class(row["gap"]) if row["gap"] else "none faster")
+        (f"{row['devices']:,} devices", seconds_class(row["seconds"]))
         for _, row in lines_of("presets_fit.jsonl")
         if isinstance(row, dict)  # others were left: their reason
     ]
     yield Section(
         "presets",
-        "How far the plans of `fit` are from the fastest of their family",
-        "The plans that `fit` finds for [decoders by name](presets_fit.md), by the bounds of those "
-        "that it did not evaluate.",
-        ("none faster", *classes),
+        "How long `fit` looks for the fastest plan of its family",
+        "On two cores, for [decoders by name](presets_fit.md): until no other plan can be faster.",
+        (*map(seconds_class, SECONDS), seconds_class(inf)),
         counted(sorted(family, key=by_devices)),
     )
     yield architectures()

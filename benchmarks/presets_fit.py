@@ -3,10 +3,8 @@
 Each on the fewest of 8, 64 and 256 devices on which a plan may fit. Seconds are those of a clock on
 two cores, with as many processes as `fit --workers 2` has, from the name of the model until its
 best plan is known: bounds of all plans, and the evaluations among which it is chosen. What `fit`
-tells beside that plan, other numbers of devices say, takes longer. Of a model whose
-bounds leave many plans in question only some are evaluated here: the page says how far the best of
-them is from the least bound. Run it in the repository's root; with names of models only their rows
-are made anew.
+tells beside that plan, other numbers of devices say, takes longer. Run it in the repository's root;
+with names of models only their rows are made anew.
 """
 
 import json
@@ -14,15 +12,14 @@ import signal
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from shardwright.compiler.evaluation.evaluated import ascending, fastest
+from shardwright.compiler.evaluation.evaluated import fastest
 from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.compiler.evaluation.family import family
-from shardwright.compiler.evaluation.plan_bounds import Bound
 from shardwright.compiler.fit.questions import improved, least_devices
 from shardwright.cost_model.cluster import cluster
 from shardwright.cost_model.efficiency.software import software
@@ -36,9 +33,6 @@ ROWS = Path(__file__).with_suffix(".jsonl")
 CLUSTER, SOFTWARE = "h100-3200g", "megatron-core"
 SEQUENCE, BATCH = 4096, 1024
 DEVICES = (8, 64, 256)
-MOST = 12
-"""Plans that are evaluated. One takes 0.5 to 2 s; half of them leaves larger gaps to the bounds,
-twice as many take twice as long for models whose bounds are far below."""
 WORKERS = 2
 """Processes, one for each core of a small machine; with one a model takes up to twice as long."""
 LIMIT = 180
@@ -60,8 +54,6 @@ class Row:
         The best plan.
     step_seconds, memory_gib : float
         What it takes.
-    gap : float
-        Share of the step by which no plan of the family is faster; 0 where none is.
     evaluated : int
         Plans that were evaluated.
     seconds : float
@@ -77,7 +69,6 @@ class Row:
     plan: str
     step_seconds: float
     memory_gib: float
-    gap: float
     evaluated: int
     seconds: float
     bounding: float
@@ -116,7 +107,7 @@ def best_on(model: EvaluatedModel, name: str, devices: int, began: float) -> Row
     plans = family(model, devices)
     fitting = [one for one in plans if model.may_fit(one)]
     bounded = time.perf_counter() - began
-    found = fastest(model, plans, most=MOST)
+    found = fastest(model, plans)
     if found is None:
         return None
     best = improved(found)
@@ -129,22 +120,10 @@ def best_on(model: EvaluatedModel, name: str, devices: int, began: float) -> Row
         best.plan.text,
         best.seconds,
         best.memory_bytes / 2**30,
-        1 - least_left(model, fitting, best.seconds) / best.seconds,
         len(known),
         time.perf_counter() - began,
         bounded,
     )
-
-
-def least_left(model: EvaluatedModel, plans: Sequence[Bound], step: float) -> float:
-    """Return the least bound of plans that were not evaluated, or a step if none is below it."""
-    left = (one for one in plans if model.known(one.plan, one.devices) is None)
-    for one in ascending(model, left, lambda one: one.seconds):
-        if one.seconds >= step:
-            break
-        if model.may_fit(one):
-            return one.seconds
-    return step
 
 
 def outcome(name: str) -> Row | str:
@@ -166,7 +145,6 @@ def _stop(*_: object) -> NoReturn:
 def page(outcomes: Mapping[str, Row | str]) -> str:
     """Return the page of the models."""
     rows = {name: one for name, one in outcomes.items() if isinstance(one, Row)}
-    proven = [one for one in rows.values() if not one.gap]
     missing = defaultdict[str, list[str]](list)
     for name in (name for name in presets() if name not in rows):
         missing[str(outcomes.get(name, "Not run"))].append(f"`{name}`")
@@ -177,25 +155,21 @@ def page(outcomes: Mapping[str, Row | str]) -> str:
         f"{SEQUENCE:,} tokens a step,",
         "each on the fewest of 8, 64 and 256 devices on which a plan fits. Seconds are those until "
         "the best plan is known on two cores, with two",
-        "processes; in brackets those for bounds. The gap is how far the step is above the least",
-        f"bound of plans that were not evaluated, if any is below; at most {MOST} that fit were. "
-        "Made by [presets_fit.py](presets_fit.py).",
+        "processes; in brackets those for bounds. No plan of the family that was not evaluated is",
+        "faster, by its bound. Made by [presets_fit.py](presets_fit.py).",
         "",
-        f"{len(rows)} of {len(presets())} presets: {len(proven)} of these plans are the fastest of "
-        f"their family, the others within {max([x.gap for x in rows.values()], default=0):.1%} of "
-        f"it; {sum(x.seconds <= 10 for x in rows.values())} took at most 10 s.",
+        f"{len(rows)} of {len(presets())} presets, of which "
+        f"{sum(x.seconds <= 10 for x in rows.values())} took at most 10 s.",
         *(f"{why}: {', '.join(names)}." for why, names in missing.items()),
         "",
-        "| model | devices | step | memory, GiB | gap | seconds | plans | evaluated | best plan |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| model | devices | step | memory, GiB | seconds | plans | evaluated | best plan |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for one in (rows[name] for name in presets() if name in rows):
-        gap = f"{one.gap:.1%}" if one.gap else "none"
-        lines.append(
-            f"| {one.model} | {one.devices} | {one.step_seconds:.2f} s | {one.memory_gib:.1f} | "
-            f"{gap} | {one.seconds:.0f} ({one.bounding:.0f}) | {one.plans} | {one.evaluated} | "
-            f"`{one.plan}` |"
-        )
+    lines += (
+        f"| {one.model} | {one.devices} | {one.step_seconds:.2f} s | {one.memory_gib:.1f} | "
+        f"{one.seconds:.0f} ({one.bounding:.0f}) | {one.plans} | {one.evaluated} | `{one.plan}` |"
+        for one in (rows[name] for name in presets() if name in rows)
+    )
     return "\n".join(lines) + "\n"
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from benchmarks.presets_fit import CLUSTER, SEQUENCE, asked, least_left
+from benchmarks.presets_fit import CLUSTER, SEQUENCE, asked
 from shardwright.compiler.evaluation.evaluated import Evaluated, evaluated, fastest
 from shardwright.compiler.evaluation.evaluated_model import EvaluatedModel
 from shardwright.compiler.evaluation.family import family
@@ -23,9 +23,6 @@ from shardwright.search.named_plan import NamedPlan
 PAGE = Path(__file__).with_suffix(".md")
 ROWS = Path(__file__).with_suffix(".jsonl")
 SOFTWARE = "megatron-core+deepep"
-MOST = 6
-"""Plans that fit and are evaluated of each family, see `benchmarks.presets_fit.MOST`; those of deep
-pipelines take 3 to 8 s."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +117,6 @@ class Row:
         Their steps; None where the published degrees do not fit.
     published_gib, found_gib : float
         Their memory.
-    gap : float
-        Share of the step by which no plan of the family is faster; 0 where none is.
     seconds : float
         Of one core.
     pairs : list
@@ -135,7 +130,6 @@ class Row:
     found_seconds: float
     published_gib: float
     found_gib: float
-    gap: float
     seconds: float
     pairs: list[tuple[str, float | None, float]]
 
@@ -157,10 +151,9 @@ def row(number: int) -> Row:
     model = asked(case.model, case.batch, SOFTWARE)
     given = _as_published(model, case)
     plans = family(model, case.devices)
-    best = fastest(model, plans, most=MOST, best=given if given.fits else None)
+    best = fastest(model, plans, best=given if given.fits else None)
     assert best is not None, "no plan fits"
     best = improved(best)
-    fitting = [one for one in plans if model.may_fit(one)]
     return Row(
         number,
         given.plan.text,
@@ -169,7 +162,6 @@ def row(number: int) -> Row:
         best.seconds,
         given.memory_bytes / 2**30,
         best.memory_bytes / 2**30,
-        1 - least_left(model, fitting, best.seconds) / best.seconds,
         time.process_time() - began,
         list(_pairs(model, case)),
     )
@@ -188,27 +180,25 @@ def page(rows: list[Row]) -> str:
         "",
         f"On `{CLUSTER}`, in bfloat16 with Adam and sequences of {SEQUENCE:,} tokens, as "
         f"`{SOFTWARE}` runs them: the published degrees with their fastest way to",
-        "recompute, and the fastest plan of Megatron's family that was found from there, of at "
-        f"most {MOST} evaluated ones that fit. The gap is how far its step is above the",
-        "least bound of the others. Seconds are those of one core of a machine that ran other "
+        "recompute, and the fastest plan of Megatron's family, or a change of it that is faster. "
+        "Seconds are those of one core of a machine that ran other "
         "programs beside, so they are upper bounds. What was published in fp8, or "
         "with states of Adam in bfloat16,",
         "takes more time or memory here, where parameters and states are kept in float32: degrees "
         "that ran may not fit. Pairs of passes of one chunk, which DualPipe has, are not in the "
         "family. Made by [published_degrees.py](published_degrees.py).",
         "",
-        "| model, devices, batch | degrees | step | memory, GiB | gap | seconds |",
-        "|---|---|---|---|---|---|",
+        "| model, devices, batch | degrees | step | memory, GiB | seconds |",
+        "|---|---|---|---|---|",
     ]
     for one in rows:
         case = CASES[one.case]
-        gap = f"{one.gap:.1%}" if one.gap else "none"
         lines += [
             f"| {case.model}, {case.devices:,}, {case.batch:,} | {case.source}: "
-            f"`{one.published}` | {_step(one.published_seconds)} | {one.published_gib:.1f} | | |",
-            f"| | found: `{one.found}` | {one.found_seconds:.2f} s | {one.found_gib:.1f} | {gap} | "
+            f"`{one.published}` | {_step(one.published_seconds)} | {one.published_gib:.1f} | |",
+            f"| | found: `{one.found}` | {one.found_seconds:.2f} s | {one.found_gib:.1f} | "
             f"{one.seconds:.0f} |",
-            *(f"| | in pairs: `{p}` | {_step(s)} | {gib:.1f} | | |" for p, s, gib in one.pairs),
+            *(f"| | in pairs: `{p}` | {_step(s)} | {gib:.1f} | |" for p, s, gib in one.pairs),
         ]
     return "\n".join(lines) + "\n"
 
