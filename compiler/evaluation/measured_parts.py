@@ -11,6 +11,7 @@ from shardwright.compiler.evaluation.times import Sent, Times
 from shardwright.cost_model.buffers import buffer_kinds, buffers
 from shardwright.cost_model.cluster import Cluster
 from shardwright.cost_model.pipelines.beside import lane_of
+from shardwright.cost_model.roofline import node_axes
 from shardwright.cost_model.streams import Task
 from shardwright.cost_model.tasks import TaskMaker
 from shardwright.dataflow.deferrable import parameter_tensors
@@ -22,6 +23,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.types import item_bytes
 from shardwright.planner.evaluation.tiles import Shortened
 from shardwright.search.heuristics.tensor_ranks import weights_of_experts
+from shardwright.search.plan_axes import PlanAxes
 from shardwright.search.plan_dimensions import ZERO_STAGES, Held, Words, held_by
 from shardwright.search.space.casts import parameter_casts
 
@@ -164,14 +166,23 @@ class _Program:
         return TaskMaker(self.program, self.cluster).tasks(order)
 
     def _lanes(self, where: str) -> Lanes | None:
-        """Return the tasks of a part in passes that may run beside each other; None without."""
-        software = self.cluster.software
-        if software is None or software.pairs != "beside" or loop_of(self.program) is None:
+        """Return the tasks of a part in passes that may run beside each other; None without.
+
+        What sums over data ranks in a pass, as balance losses do, takes longer on more of them.
+        """
+        software, program = self.cluster.software, self.program
+        if software is None or software.pairs != "beside" or loop_of(program) is None:
             return None
+        data = PlanAxes.of(program.mesh or Mesh(())).data
         found: dict[bool, list[Task]] = {True: [], False: []}
         for position, task in zip(self._body, self._of_body, strict=True):
-            if self.where[position] == where:
-                found[self.program.nodes[position].provenance.phase == "forward"].append(task)
+            node = program.nodes[position]
+            if self.where[position] != where:
+                continue
+            moves = task.placement.levels and node.operator != "all_to_all"
+            if moves and not set(data).isdisjoint(node_axes(node, program)):
+                return None
+            found[node.provenance.phase == "forward"].append(task)
         forward, backward = (lane_of(found[is_forward]) for is_forward in (True, False))
         return (forward,), (backward,)
 

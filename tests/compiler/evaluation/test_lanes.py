@@ -16,8 +16,9 @@ from shardwright.search.named_plan import NamedPlan
 from tests.compiler.evaluation.test_pairs_in_a_v import MIXTURE, slow
 from tests.extent import first
 
+ALONE = f"{MIXTURE},balance=0"
 MODELS = (
-    MIXTURE,
+    ALONE,
     "deepseek-v2-lite:num_hidden_layers=9,sequence=512",
     "qwen3-next-80b-a3b:num_hidden_layers=8,sequence=1024",
 )
@@ -75,9 +76,20 @@ def test_pairs_of_passes_take_what_tasks_of_layers_tell(monkeypatch, text, named
 
 @pytest.mark.parametrize("named", UNTOLD)
 def test_tasks_of_layers_do_not_tell_what_data_ranks_move_nor_what_is_put_off(named):
-    own, plan = asked(MIXTURE, 100), NamedPlan.parse(named)
+    own, plan = asked(ALONE, 100), NamedPlan.parse(named)
     timed, bound = evaluated(own, plan, 8), own.bound(plan, 8)
     assert timed is not None
     assert bound is not None
     assert bound._told_beside(0, 0) is None
     assert replace(bound, is_simulated=True).seconds <= timed.seconds * (1 + 1e-9)
+
+
+def test_tasks_of_layers_do_not_tell_what_is_summed_over_more_data_ranks():
+    own, plan = asked(MIXTURE, 100), NamedPlan.parse(PLANS[0])
+    for data, devices in ((4, 8), (8, 16)):
+        wider = replace(plan, data=data)
+        timed, bound = evaluated(own, wider, devices), own.bound(wider, devices)
+        assert timed is not None
+        assert bound is not None
+        assert bound._told_beside(0, 0) is None
+        assert replace(bound, is_simulated=True).seconds <= timed.seconds * (1 + 1e-9)
