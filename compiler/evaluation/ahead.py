@@ -95,7 +95,7 @@ class Ahead:
 
     @property
     def is_busy(self) -> bool:
-        """Whether each process has a question now, and one more."""
+        """Whether as many questions are begun, and not taken, as processes have at once."""
         return len(self._numbers) >= _EACH * self.workers
 
     def is_open(self, question: Question) -> bool:

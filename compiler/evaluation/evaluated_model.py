@@ -135,7 +135,7 @@ class EvaluatedModel:
 
     @property
     def is_busy(self) -> bool:
-        """Whether each of these processes has something to find now, and next."""
+        """Whether no more is to be begun: these processes have enough to find."""
         return self._ahead is None or self._ahead.is_busy
 
     def expect(

@@ -64,15 +64,15 @@ def family(
 
     @cache
     def plans_on(ranks: NamedPlan) -> list[NamedPlan]:
-        plans = filter(among, degrees.plans(ranks, model.layers))
-        more = (one for plan in plans for one in with_words(plan))
         return [
-            replace(plan, recompute=rule)
-            for plan in more
+            replace(one, recompute=rule)
+            for plan in filter(among, degrees.plans(ranks, model.layers))
+            for one in with_words(plan)
             for rule in model.ways
-            if rule != RECOMPUTE[-1] or plan.schedule != InterleavedPairs.name
+            if rule != RECOMPUTE[-1] or one.schedule != InterleavedPairs.name
         ]
 
+    @cache
     def expect(ranks: NamedPlan) -> None:
         for plan in plans_on(ranks):
             model.expect_bound(plan, devices, max(micro_batches))

@@ -105,7 +105,7 @@ class _Program:
             peak, early = (nbytes.get(where, _NOTHING) for nbytes in peaks)
             times, own = (forward, backward, weights, added), elements.get(where, {})
             both = received[0].get(where, 0.0), received[1].get(where, 0.0)
-            held, lanes = frozen.get(where, 0.0), self._lanes(where)
+            held, lanes = frozen.get(where, 0.0), self._lanes.get(where)
             return Part(*times, own, saved, peak, late, early, held, both, lanes)
 
         @cache
@@ -165,26 +165,28 @@ class _Program:
         order = [(position, 0) for position in self._body]
         return TaskMaker(self.program, self.cluster).tasks(order)
 
-    def _lanes(self, where: str) -> Lanes | None:
-        """Return the tasks of a part in passes that may run beside each other; None without.
+    @cached_property
+    def _lanes(self) -> dict[str, Lanes]:
+        """The tasks of parts in passes that may run beside each other.
 
-        What sums over data ranks in a pass, as balance losses do, takes longer on more of them.
+        What sums over data ranks in a pass, as balance losses do, takes longer on more of them: a
+        part that does has none.
         """
         software, program = self.cluster.software, self.program
         if software is None or software.pairs != "beside" or loop_of(program) is None:
-            return None
-        data = PlanAxes.of(program.mesh or Mesh(())).data
-        found: dict[bool, list[Task]] = {True: [], False: []}
+            return {}
+        data = {*PlanAxes.of(program.mesh or Mesh(())).data}
+        found: dict[str, tuple[list[Task], list[Task]]] = {}
+        sums: set[str] = set()
         for position, task in zip(self._body, self._of_body, strict=True):
-            node = program.nodes[position]
-            if self.where[position] != where:
-                continue
+            node, where = program.nodes[position], self.where[position]
+            forward, backward = found.setdefault(where, ([], []))
+            (forward if node.provenance.phase == "forward" else backward).append(task)
             moves = task.placement.levels and node.operator != "all_to_all"
-            if moves and not set(data).isdisjoint(node_axes(node, program)):
-                return None
-            found[node.provenance.phase == "forward"].append(task)
-        forward, backward = (lane_of(found[is_forward]) for is_forward in (True, False))
-        return (forward,), (backward,)
+            if moves and not data.isdisjoint(node_axes(node, program)):
+                sums.add(where)
+        lanes = ((where, both) for where, both in found.items() if where not in sums)
+        return {where: ((lane_of(one),), (lane_of(two),)) for where, (one, two) in lanes}
 
     def _elements(self) -> tuple[dict[str, dict[Kind, float]], dict[str, float]]:
         """Return trained elements of the parts on a rank, and frozen bytes."""
